@@ -1,0 +1,1 @@
+"""Foreign shapes and names, made ours in one place each; nothing else may know them."""

@@ -1,0 +1,1 @@
+"""What the wire looks like. Pure: bytes and plain data in, bytes and plain data out."""

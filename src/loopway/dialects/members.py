@@ -1,0 +1,100 @@
+"""One JSON object whose members stay raw bytes until somebody asks for them.
+
+What is not changed keeps its bytes: a request of 10 MB is not decoded to change its `model`. This file must not know
+what any member means.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+
+_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ESCAPED_ASCII = re.compile(rb"\\u00[0-7]")
+
+
+class NotAnObject(ValueError):
+    """The bytes are no JSON object; the text says what they are."""
+
+
+class Members:
+    """A JSON object, read or written member by member. Never changed: `with_members` makes a new one."""
+
+    __slots__ = ("_members", "_raw")
+
+    def __init__(self, raw: bytes | None, members: dict[str, msgspec.Raw]) -> None:
+        self._raw = raw
+        self._members = members
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Self:
+        """Read the top level. Raises `NotAnObject`."""
+        try:
+            return cls(raw, _DECODER.decode(raw))
+        except msgspec.ValidationError:
+            raise NotAnObject("the body is not a JSON object") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+            raise NotAnObject(f"the body is not JSON: {wrong}" if raw else "the body is empty") from None
+        except RecursionError:
+            raise NotAnObject("the body is nested too deeply") from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def names(self) -> list[str]:
+        """The names of all members, in order."""
+        return list(self._members)
+
+    def raw(self, name: str) -> bytes | None:
+        """A member's own bytes, or None."""
+        member = self._members.get(name)
+        return None if member is None else bytes(member)
+
+    def get(self, name: str) -> Any:
+        """A member as fresh plain data, or None. Raises `RecursionError` on absurd nesting."""
+        member = self._members.get(name)
+        return None if member is None else msgspec.json.decode(member)
+
+    def fresh(self, *without: str) -> dict[str, Any]:
+        """All members but these as fresh plain data."""
+        return {name: msgspec.json.decode(raw) for name, raw in self._members.items() if name not in without}
+
+    def with_members(self, changed: Mapping[str, Any], removed: tuple[str, ...] = ()) -> Self:
+        """A new object with some members set and some removed; the others keep bytes and place."""
+        members = {name: raw for name, raw in self._members.items() if name not in removed}
+        for name, value in changed.items():
+            members[name] = value if isinstance(value, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(value))
+        return type(self)(None, members)
+
+    def encode(self) -> bytes:
+        """The object's bytes: the original ones if nothing was changed."""
+        if self._raw is None:
+            parts = [msgspec.json.encode(name) + b":" + bytes(raw) for name, raw in self._members.items()]
+            self._raw = b"{" + b",".join(parts) + b"}"
+        return self._raw
+
+    def repeated(self, name: str) -> bool:
+        """Whether the original bytes hold a top-level member twice, where one of them may be `name`.
+
+        Two readers may take different ones: what one checks must be what the other obeys.
+        """
+        if self._raw is None:
+            return False
+        if self._raw.count(b'"%b"' % name.encode()) <= 1 and not _ESCAPED_ASCII.search(self._raw):
+            return False
+        pairs: list[tuple[str, Any]] = []
+
+        def keep(found: list[tuple[str, Any]]) -> dict[str, Any]:
+            nonlocal pairs
+            pairs = found  # the outermost object comes last
+            return {}
+
+        try:
+            json.loads(self._raw, object_pairs_hook=keep)
+        except (ValueError, RecursionError):
+            return True
+        return sum(key == name for key, _ in pairs) > 1

@@ -1,0 +1,168 @@
+"""Facts about an exchange, for telemetry. Each listener is a function of a `Note`.
+
+This file must not know who listens. Times are seconds of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from loopway.engine.limits import Breach
+from loopway.engine.loop import Outcome
+
+Phase = Literal["pre_call", "gate", "plan", "post", "cleanup"]
+"""The phases of a hook."""
+
+GonePhase = Literal["request", "upstream", "stream", "hook"]
+"""Where an exchange was when its client left."""
+
+
+class Subject(msgspec.Struct, kw_only=True):
+    """The exchange that a note is about. Filled in as it becomes known; listeners may keep state beside it.
+
+    Attributes:
+        request_id: The client's own id if it sent a sane one, else made here.
+        dialect: The wire format.
+        model: The model name that the client asked for; never a label before it is known to be configured.
+        known: Whether `model` is a configured name.
+        stream: Whether the client asked for a stream.
+        key_name: The configured name of the caller's key, never the key.
+        began: When the request came.
+        traceparent: The caller's W3C trace context, if it sent one.
+        tracestate: The vendor part of it.
+        state: What a listener keeps for this exchange, by the listener's name.
+    """
+
+    request_id: str
+    dialect: str
+    began: float
+    model: str = ""
+    known: bool = False
+    stream: bool = False
+    key_name: str = ""
+    method: str = "POST"
+    route: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
+    state: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Began(msgspec.Struct, frozen=True):
+    """An exchange was admitted: its key is good and there is room. Its body is still to be read."""
+
+
+class CallBegan(msgspec.Struct, frozen=True):
+    """A model call is about to be sent. `headers` may be added to (trace context)."""
+
+    depth: int
+    upstream: str
+    model: str
+    server: str
+    port: int | None
+    parameters: Callable[[], Mapping[str, Any]]
+    headers: dict[str, str]
+
+
+class CallEnded(msgspec.Struct, frozen=True):
+    """One try at an upstream ended: its head came, or it failed before. `status` 0: no head came."""
+
+    depth: int
+    upstream: str
+    status: int
+    seconds: float
+    error: str | None = None
+
+
+class FirstContent(msgspec.Struct, frozen=True):
+    """The first content of the answer goes to the client."""
+
+    at: float
+
+
+class ReplyCame(msgspec.Struct, frozen=True):
+    """A reply is whole, or as whole as it will be."""
+
+    depth: int
+    upstream: str
+    model: str
+    response_model: str
+    response_id: str
+    finish: str
+    usage: Mapping[str, int]
+    seconds: float
+    fault: str | None = None
+    value: Callable[[], Mapping[str, Any]] | None = None
+
+
+class HookRan(msgspec.Struct, frozen=True):
+    """A phase of a hook ended; `error` is the kind of failure, if it failed."""
+
+    hook: str
+    phase: Phase
+    seconds: float
+    depth: int
+    error: str | None = None
+    detail: str | None = None
+
+
+class ToolRan(msgspec.Struct, frozen=True):
+    """A server tool ran."""
+
+    tool: str
+    result: Literal["ok", "error", "timeout", "cancelled"]
+    seconds: float
+    depth: int
+    call_id: str
+
+
+class IterationDecided(msgspec.Struct, frozen=True):
+    """What was decided on the reply of one iteration."""
+
+    depth: int
+    outcome: Outcome
+    hook: str | None
+    breach: Breach | None
+    fingerprint: str | None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Something that an operator should read once, e.g. why no loop is run on a request."""
+
+    event: str
+    detail: str
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The exchange is over, however.
+
+    Attributes:
+        status: The HTTP status that the client saw (499: it left before one).
+        admitted: Whether it began; false if it was refused at the door.
+        error: The kind of error that ended it, or None.
+        gone: Where the exchange was when the client left, or None.
+        upstream_seconds: Time spent waiting for upstreams.
+        hook_seconds: Time spent in hooks.
+    """
+
+    status: int
+    iterations: int
+    seconds: float
+    upstream_seconds: float = 0.0
+    hook_seconds: float = 0.0
+    admitted: bool = True
+    breach: Breach | None = None
+    error: str | None = None
+    error_text: str | None = None
+    gone: GonePhase | None = None
+    usage: Mapping[str, int] = {}
+
+
+Note = Began | CallBegan | CallEnded | FirstContent | ReplyCame | HookRan | ToolRan | IterationDecided | Said | Ended
+Listener = Callable[[Subject, Note], None]
+
+
+def nobody(_subject: Subject, _note: Note) -> None:
+    """A listener that does not listen."""

@@ -1,0 +1,141 @@
+"""One exchange's calls of models: what is sent, what comes back of the head, and the time spent waiting.
+
+This file must not know why a model is called.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from loopway.dialects.request import Request
+from loopway.engine.notes import CallBegan, CallEnded, Note
+from loopway.errors import Refused
+from loopway.exchange.ports import Headers, Incoming
+from loopway.upstream.client import Auth, Try
+from loopway.upstream.response import UpstreamResponse
+from loopway.upstream.routing import Outgoing, Route, Router
+from loopway.upstream.routing import call as send_call
+
+LARGEST_REPLY = 64 * 1024 * 1024
+"""Bytes that one JSON reply of an upstream may have where it has to be read whole."""
+LARGEST_ERROR = 1024 * 1024
+"""Bytes of an upstream's error body that go back to the client."""
+
+_ERROR_STATUS = 400
+_COMING_BACK = (b"request-id", b"retry-after", b"retry-after-ms", b"x-should-retry")
+_COMING_BACK_PREFIX = (b"anthropic-", b"openai-", b"x-ratelimit-", b"ratelimit")
+
+T = TypeVar("T")
+
+
+class Calls:
+    """The calls of one exchange.
+
+    Attributes:
+        seconds: Time spent waiting for upstreams.
+        route: Where the last call went.
+        made: How many calls got an answer.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        incoming: Incoming,
+        tell: Callable[[Note], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._router = router
+        self._incoming = incoming
+        self._tell = tell
+        self._clock = clock
+        self._auth: Auth = "x-api-key" if incoming.dialect.name == "messages" else "bearer"
+        self.seconds = 0.0
+        self.route: Route | None = None
+
+    @property
+    def upstream(self) -> str:
+        """The name of the upstream that was called last."""
+        return self.route.upstream.name if self.route is not None else ""
+
+    async def send(self, request: Request, depth: int) -> UpstreamResponse:
+        """Call the model. The response must be closed by the caller.
+
+        Raises:
+            Refused: The upstream answered with an error status.
+            UpstreamError: It did not answer.
+        """
+        incoming = self._incoming
+
+        def outgoing(route: Route) -> Outgoing:
+            self.route = route
+            trace = dict(incoming.trace_headers)
+            self._tell(
+                CallBegan(
+                    depth=depth,
+                    upstream=route.upstream.name,
+                    model=request.model,
+                    server=route.upstream.host,
+                    port=route.upstream.port,
+                    parameters=request.parameters,
+                    headers=trace,
+                )
+            )
+            traced = tuple((name.encode(), value.encode("latin-1")) for name, value in trace.items())
+            return Outgoing(
+                path=incoming.path,
+                query=incoming.query,
+                headers=(*incoming.headers, *traced),
+                body=request.body(route.upstream_model),
+                auth=self._auth,
+                client_auth=incoming.client_auth,
+            )
+
+        def tried(route: Route, one: Try) -> None:
+            self._tell(CallEnded(depth, route.upstream.name, one.status, one.seconds, one.error_kind))
+
+        routes = self._router.routes(request.model, incoming.dialect.name)
+        self.route, response = await self.timed(send_call(routes, outgoing, tried=tried))
+        if response.status < _ERROR_STATUS:
+            return response
+        try:
+            body = await self.timed(response.read(LARGEST_ERROR))
+        finally:
+            await response.aclose()
+        headers = [*coming_back(response.headers), *as_it_came(response.headers, encoded=False)]
+        raise Refused(self.upstream, response.status, headers, body)
+
+    async def timed(self, waiting: Awaitable[T]) -> T:
+        """Wait for an upstream, and count the time."""
+        began = self._clock()
+        try:
+            return await waiting
+        finally:
+            self.seconds += self._clock() - began
+
+    async def timed_chunks(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The chunks of an upstream; only the waiting for them is counted."""
+        clock = self._clock
+        began = clock()
+        async for chunk in chunks:
+            self.seconds += clock() - began
+            yield chunk
+            began = clock()
+        self.seconds += clock() - began
+
+
+def coming_back(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """The headers of an upstream's answer that the client gets."""
+    return [(name, value) for name, value in headers if name in _COMING_BACK or name.startswith(_COMING_BACK_PREFIX)]
+
+
+def as_it_came(headers: Headers, *, encoded: bool = True) -> list[tuple[bytes, bytes]]:
+    """The headers that say how to read bytes that are passed on unchanged."""
+    wanted = (b"content-type", b"content-encoding") if encoded else (b"content-type",)
+    return [(name, value) for name, value in headers if name in wanted]
+
+
+def is_events(headers: Headers) -> bool:
+    """Whether an answer is a stream of events."""
+    return any(name == b"content-type" and value.lower().startswith(b"text/event-stream") for name, value in headers)

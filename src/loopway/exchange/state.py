@@ -1,0 +1,176 @@
+"""What belongs to one exchange, and what telemetry hears of it. It lives exactly as long as the exchange.
+
+This file must not know the order in which things happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from loopway.dialects.usage import added
+from loopway.engine.limits import Breach
+from loopway.engine.loop import Decided
+from loopway.engine.notes import Ended, FirstContent, GonePhase, IterationDecided, Note, ReplyCame, Subject
+from loopway.engine.reply import Reply
+from loopway.errors import ExchangeError, HookFailed
+from loopway.exchange.calls import Calls
+from loopway.exchange.ports import Incoming, LoopSettings, Sink
+from loopway.hooks.chain import Chain, Session
+from loopway.upstream.routing import Router
+
+
+class Exchange:
+    """The state of one exchange.
+
+    Attributes:
+        phase: Where it is, for the case that the client leaves.
+        owned: The tools that only the server runs.
+        declared: The tools that the client declared itself.
+        session: The hooks' side of it; None where there are no hooks.
+        planner: The name of the hook that was last asked for a plan.
+        usage: The sum over all iterations.
+        interim: The replies that were rerun.
+        back: The headers of the upstream's answer that the client gets.
+    """
+
+    def __init__(
+        self,
+        incoming: Incoming,
+        subject: Subject,
+        sink: Sink,
+        *,
+        settings: LoopSettings,
+        router: Router,
+        chain: Chain,
+        listener: Callable[[Subject, Note], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.incoming = incoming
+        self.dialect = incoming.dialect
+        self.subject = subject
+        self.sink = sink
+        self.settings = settings
+        self.router = router
+        self.chain = chain
+        self.clock = clock
+        self._listener = listener
+        self.calls = Calls(router, incoming, self.tell, clock)
+        self.session: Session | None = None
+        self.limits = settings.limits
+        self.phase: GonePhase = "request"
+        self.gone: GonePhase | None = None
+        self.owned: frozenset[str] = frozenset()
+        self.declared: frozenset[str] = frozenset()
+        self.planner = ""
+        self.usage: dict[str, Any] = {}
+        self.interim: list[Reply] = []
+        self.last: Reply | None = None
+        self.back: list[tuple[bytes, bytes]] = []
+        self._iterations = 0
+        self._breach: Breach | None = None
+        self._error: ExchangeError | None = None
+        self._status = 200
+        self._content_told = False
+
+    @property
+    def hooks(self) -> Session:
+        """The hooks' side of a watched exchange."""
+        if self.session is None:
+            raise RuntimeError("no hook watches this exchange")
+        return self.session
+
+    @property
+    def iterations(self) -> int:
+        """Model calls whose reply was decided on, or is being decided on."""
+        return self._iterations
+
+    def keep(self, name: str) -> bool:
+        """Whether a call to this tool may reach the client."""
+        return name in self.declared and name not in self.owned
+
+    def refused(self, what: str, *, phase: str = "plan", depth: int = 0) -> HookFailed:
+        """The failure of the hook that planned last."""
+        return self.hooks.refused(self.planner, depth, what, "post" if phase == "post" else "plan")
+
+    # --- what telemetry hears ---
+
+    def tell(self, note: Note) -> None:
+        """Tell the listeners."""
+        self._listener(self.subject, note)
+
+    def reply_came(self, reply: Reply, depth: int, seconds: float) -> None:
+        """A reply is whole, or as whole as it will be."""
+        self.last = reply
+        self.usage = added(self.usage, reply.usage)
+        self._iterations = depth + 1
+        self.tell(
+            ReplyCame(
+                depth=depth,
+                upstream=self.calls.upstream,
+                model=self.subject.model,
+                response_model=reply.model,
+                response_id=reply.id,
+                finish=reply.ending,
+                usage=self.dialect.tokens(reply.usage),
+                seconds=seconds,
+                fault=reply.fault,
+                value=reply.value,
+            )
+        )
+
+    def passed_on(self, usage: Mapping[str, Any], seconds: float) -> None:
+        """A reply that nobody read was passed on."""
+        self._iterations = 1
+        self.usage = dict(usage)
+        self.tell(
+            ReplyCame(
+                depth=0,
+                upstream=self.calls.upstream,
+                model=self.subject.model,
+                response_model="",
+                response_id="",
+                finish="",
+                usage=self.dialect.tokens(usage),
+                seconds=seconds,
+            )
+        )
+
+    def decided(self, decided: Decided) -> None:
+        """What was decided on the reply of one iteration."""
+        if decided.breach is not None:
+            self._breach = decided.breach
+        self.tell(IterationDecided(decided.depth, decided.outcome, decided.hook, decided.breach, decided.fingerprint))
+
+    def first_content(self) -> None:
+        """The first content of the answer goes to the client."""
+        if not self._content_told:
+            self._content_told = True
+            self.tell(FirstContent(self.clock()))
+
+    def failed(self, error: ExchangeError, status: int) -> None:
+        """The exchange ends with an error."""
+        self._error = error
+        self._status = status
+
+    def ended(self) -> None:
+        """The last note."""
+        left = self.gone is not None and not self.sink.opened
+        self.tell(
+            Ended(
+                status=_CLIENT_LEFT if left else self._status,
+                iterations=self._iterations,
+                seconds=self.clock() - self.subject.began,
+                upstream_seconds=self.calls.seconds,
+                hook_seconds=self.session.seconds if self.session is not None else 0.0,
+                breach=self._breach,
+                error=self._error.kind if self._error is not None else None,
+                error_text=self._error.text if self._error is not None else None,
+                gone=self.gone,
+                usage=self.dialect.tokens(self.usage) if self.usage else {},
+            )
+        )
+
+
+_CLIENT_LEFT = 499
+"""The status that logs and metrics show for a client that left before it got one; nginx's number."""

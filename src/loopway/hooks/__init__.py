@@ -1,0 +1,1 @@
+"""Hooks decide. They may wait and call out; they never see the wire."""

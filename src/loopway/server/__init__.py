@@ -1,0 +1,1 @@
+"""I/O in: HTTP requests to exchanges, answers to HTTP."""

@@ -1,0 +1,148 @@
+"""Notes to log lines: one per exchange at its end, and one per abort, hook failure and upstream failure.
+
+Never a key; never a prompt or a reply. This file must not know how notes come about.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Literal, TextIO
+
+import structlog
+
+from loopway.engine.notes import CallEnded, Ended, HookRan, IterationDecided, Note, Said, Subject
+
+LogFormat = Literal["auto", "json", "text"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_ERROR_STATUS = 400
+_SERVER_ERROR = 500
+_LONGEST_TEXT = 500
+
+
+def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:
+    """Set up logging of this process: ours, and what libraries say through the standard library.
+
+    Args:
+        form: `json` lines, readable `text`, or `auto`: text where the stream is a terminal.
+        level: The least level that is shown.
+        stream: Where to; standard error if None.
+    """
+    out = stream if stream is not None else sys.stderr
+    text = form == "text" or (form == "auto" and out.isatty())
+    number = getattr(logging, level.upper())
+    shared: list[Any] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    render: Any = structlog.dev.ConsoleRenderer() if text else structlog.processors.JSONRenderer(ensure_ascii=True)
+    structlog.configure(
+        processors=[*shared, _bounded, structlog.processors.format_exc_info, render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                render,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(number, logging.WARNING))
+    logging.getLogger("uvicorn.access").disabled = True
+
+
+class Logs:
+    """The listener that writes lines."""
+
+    def __init__(self) -> None:
+        self._log: Any = structlog.get_logger()
+
+    def __call__(self, subject: Subject, note: Note) -> None:
+        """Write what an operator has to read."""
+        match note:
+            case Ended():
+                self._ended(subject, note)
+            case HookRan() if note.error is not None:
+                self._log.error(
+                    "hook_failed",
+                    **_who(subject),
+                    hook=note.hook,
+                    phase=note.phase,
+                    error=note.error,
+                    detail=note.detail,
+                    seconds=round(note.seconds, 6),
+                )
+            case CallEnded() if note.error is not None or note.status >= _ERROR_STATUS:
+                self._log.warning(
+                    "upstream_failed",
+                    **_who(subject),
+                    upstream=note.upstream,
+                    status=note.status,
+                    error=note.error,
+                    seconds=round(note.seconds, 6),
+                )
+            case IterationDecided() if note.breach is not None:
+                self._log.warning(
+                    "loop_aborted",
+                    **_who(subject),
+                    reason=note.breach,
+                    depth=note.depth,
+                    hook=note.hook,
+                    fingerprint=note.fingerprint,
+                )
+            case Said():
+                self._log.warning(note.event, **_who(subject), detail=note.detail)
+            case _:
+                pass
+
+    def _ended(self, subject: Subject, note: Ended) -> None:
+        fields: dict[str, Any] = {
+            **_who(subject),
+            "route": subject.route,
+            "stream": subject.stream,
+            "status": note.status,
+            "iterations": note.iterations,
+            "seconds": round(note.seconds, 6),
+            "upstream_seconds": round(note.upstream_seconds, 6),
+            "hook_seconds": round(note.hook_seconds, 6),
+        }
+        for name, number in note.usage.items():
+            fields[f"tokens_{name}"] = number
+        if note.breach is not None:
+            fields["abort"] = note.breach
+        if note.gone is not None:
+            fields["client_left_in"] = note.gone
+        if note.error is not None:
+            fields["error"] = note.error
+            fields["error_text"] = note.error_text
+        if note.error is not None and note.status >= _SERVER_ERROR:
+            self._log.error("exchange", **fields)
+        else:
+            self._log.info("exchange", **fields)
+
+
+def _who(subject: Subject) -> dict[str, Any]:
+    fields: dict[str, Any] = {"request_id": subject.request_id, "dialect": subject.dialect}
+    if trace_id := subject.state.get("trace_id"):
+        fields["trace_id"] = trace_id
+    fields["model"] = subject.model[:_LONGEST_TEXT]
+    if subject.key_name:
+        fields["key"] = subject.key_name
+    return fields
+
+
+def _bounded(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """No line grows without end, whatever a client or a hook put into a text."""
+    for name, value in event.items():
+        if isinstance(value, str) and len(value) > _LONGEST_TEXT and name != "exception":
+            event[name] = value[:_LONGEST_TEXT] + "…"
+    return event
