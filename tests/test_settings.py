@@ -85,7 +85,7 @@ def test_defaults() -> None:
     assert (up.forward_client_auth, up.headers, up.ca_file, up.proxy) == (False, {}, None, None)
 
 
-@pytest.mark.parametrize("section", ["server", "loop", "hooks", "telemetry", "state"])
+@pytest.mark.parametrize("section", ["server", "loop", "hooks", "telemetry"])
 def test_null_section(section: str) -> None:
     """A section without a value has its defaults."""
     assert getattr(good(base(**{section: None})), section) == getattr(good(base(**{section: ...})), section)
@@ -299,7 +299,6 @@ REFUSALS = [
     ("upstreams.up.base_url", "http://h#", "fragment"),
     ("upstreams.up.base_url", "http://u:secret-text@h", "user name or password"),
     ("upstreams.up.base_url", "http://h/a b", "has a space"),
-    ("upstreams.up.base_url", "http://h/v1/", "ends in /v1"),
     ("upstreams.up.base_url", "http://h/v1/messages", "one endpoint"),
     ("upstreams.up.proxy", "proxy:3128", "no http:// or https:// URL"),
     ("upstreams.up.ca_file", "absent.pem", "cannot be read"),
@@ -404,7 +403,7 @@ def test_odd_names_are_quoted() -> None:
 @pytest.mark.parametrize("key", [1, True, None, 1.5])
 def test_keys_that_are_no_text(key: Any) -> None:
     """A key that YAML reads as something else is refused, at the top and among names."""
-    assert "put it in quotes" in problems(base(**{}) | {key: 1})[f'["{key}"]']
+    assert "put it in quotes" in problems(base() | {key: 1})[f'["{key}"]']
     upstreams = base()["upstreams"] | {key: {"base_url": "http://h"}}
     assert "put it in quotes" in problems(base(upstreams=upstreams))[f'upstreams["{key}"]']
 
@@ -663,7 +662,6 @@ def test_no_secret_in_repr() -> None:
     """No key, header value, proxy or setting of a hook is in the repr of settings."""
     data = base(auth={"keys": [{"name": "a", "key": "hush1"}]}, hooks=[{"mcp": {"token": "hush2"}}])
     data["upstreams"]["up"] |= {"api_key": "hush3", "headers": {"x-a": "hush4"}, "proxy": "http://u:hush5@p:1"}
-    data["state"] = {"redis_url": "redis://:hush6@h/0"}
     assert "hush" not in repr(good(data))
 
 
@@ -672,7 +670,7 @@ def test_no_secret_in_repr() -> None:
 
 def test_address_of_flags() -> None:
     """Flags win over the file, and clash with the admin port as the file does."""
-    made = settings.at_address(good(base()), host="0.0.0.0", port=5000)  # noqa: S104
+    made = settings.at_address(good(base()), host="0.0.0.0", port=5000)
     assert (made.server.host, made.server.port, made.server.admin_port) == ("0.0.0.0", 5000, 9464)
     assert settings.at_address(good(base())) == good(base())
     for port in (9464, -1, 65536):

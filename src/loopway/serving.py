@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import uvicorn
 
@@ -27,6 +27,7 @@ _BACKLOG = 2048
 _IDLE_SECONDS = 75
 """How long an idle client connection is kept: longer than the 60 s of common load balancers."""
 _FLUSH_SECONDS = 5.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Unbound(OSError):
@@ -80,6 +81,49 @@ def _server(app: Any, *, lifespan: bool) -> _Server:
     return _Server(config)
 
 
+class Serving:
+    """A gateway that listens: an async context manager. Leaving it drains.
+
+    Args:
+        gateway: What is served.
+        main: Listening sockets for clients.
+        admin: Listening sockets for metrics and health; none leaves them on the main port only.
+    """
+
+    def __init__(self, gateway: Gateway, main: Sequence[socket.socket], admin: Sequence[socket.socket] = ()) -> None:
+        self.gateway = gateway
+        self._servers = [(_server(gateway.app, lifespan=True), list(main))]
+        if admin:
+            self._servers.append((_server(gateway.admin, lifespan=False), list(admin)))
+        self._running: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._running = [asyncio.create_task(server.serve(sockets=sockets)) for server, sockets in self._servers]
+        while not all(server.started for server, _ in self._servers):
+            done, _ = await asyncio.wait(self._running, timeout=0.005, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+                raise RuntimeError("a server ended before it had started")
+        return self
+
+    async def __aexit__(self, *_exit: object) -> None:
+        await self.drain()
+
+    async def until_it_ends(self) -> None:
+        """Wait for a server to end by itself, which none should."""
+        await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+
+    async def drain(self, seconds: float | None = None) -> None:
+        """Let open exchanges end, at most `server.drain_seconds`, then close everything."""
+        limit = self.gateway.settings.server.drain_seconds if seconds is None else seconds
+        await self.gateway.admission.drain(limit)
+        for server, _ in self._servers:
+            server.should_exit = True
+        for result in await asyncio.gather(*self._running, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+
 async def serve(
     gateway: Gateway,
     main: Sequence[socket.socket],
@@ -93,7 +137,7 @@ async def serve(
     Args:
         gateway: What is served.
         main: Listening sockets for clients.
-        admin: Listening sockets for metrics and health; none puts them on the main port only.
+        admin: Listening sockets for metrics and health.
         ready: Called once requests are taken.
         flush: Sends off what telemetry still holds; may block for some seconds.
     """
@@ -106,37 +150,24 @@ async def serve(
         gateway.admission.draining = True
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal)
-
-    servers = [(_server(gateway.app, lifespan=True), main)]
-    if admin:
-        servers.append((_server(gateway.admin, lifespan=False), admin))
-    running = [asyncio.create_task(server.serve(sockets=list(sockets))) for server, sockets in servers]
-    stopping = asyncio.create_task(stop.wait())
-    while not all(server.started for server, _ in servers):
-        done, _ = await asyncio.wait(running, timeout=0.005, return_when=asyncio.FIRST_COMPLETED)
-        if done:
-            break
-    else:
-        gc.collect()
-        gc.freeze()  # what start-up made stays for good: the collector need not look at it again
-        ready()
-    await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
-    gateway.admission.draining = True
-    await gateway.admission.drain(gateway.settings.server.drain_seconds)
-    for server, _ in servers:
-        server.should_exit = True
-    results = await asyncio.gather(*running, return_exceptions=True)
-    stopping.cancel()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_FLUSH_SECONDS):
-            await asyncio.to_thread(flush)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    try:
+        async with Serving(gateway, main, admin) as serving:
+            gc.collect()
+            gc.freeze()  # what start-up made stays for good: the collector need not look at it again
+            ready()
+            stopping = asyncio.create_task(stop.wait())
+            ending = asyncio.create_task(serving.until_it_ends())
+            await asyncio.wait([stopping, ending], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            ending.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await asyncio.to_thread(flush)
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
 
 
 def run(work: Any) -> None:

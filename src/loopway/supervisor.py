@@ -143,7 +143,8 @@ class _Supervisor:
                 process.join()
                 self._forget_gauges(process.pid)
                 if self._stopping:
-                    code = code or (0 if process.exitcode == 0 else 1)
+                    # Our SIGTERM ends a worker that is still starting, before it listens to signals.
+                    code = code or (0 if process.exitcode in (0, -signal.SIGTERM) else 1)
                     continue
                 log.error("worker_died", pid=process.pid, exit_code=process.exitcode)
                 self._failed = self._failed + 1 if time.monotonic() - began < _FRESH_SECONDS else 0

@@ -100,7 +100,7 @@ class Wire:
                 await self._news.wait()
 
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls, limit=1 << 22)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls, limit=1 << 22, backlog=512)
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
 

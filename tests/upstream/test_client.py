@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from opentelemetry.instrumentation.httpx import AsyncOpenTelemetryTransport
 
 from loopway.errors import BadRequest, Broken, Silent, Unreachable, UpstreamError
 from loopway.upstream.client import Try, Upstream
-from loopway.upstream.pool import Target
+from loopway.upstream.pool import Target, open_pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from loopway.upstream.response import UpstreamResponse
-    from tests.upstream.conftest import Call, Link, Made, Wire
+    from upstream.conftest import Call, Link, Made, Wire
 
 SECRET = "sk-very-secret"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -85,9 +86,7 @@ async def test_configured_headers_win(wire: Wire, upstream: Made) -> None:
 @pytest.mark.parametrize(
     ("auth", "name", "value"), [("x-api-key", "x-api-key", SECRET), ("bearer", "authorization", f"Bearer {SECRET}")]
 )
-async def test_key_travels_as_the_dialect_wants(
-    wire: Wire, upstream: Made, auth: str, name: str, value: str
-) -> None:
+async def test_key_travels_as_the_dialect_wants(wire: Wire, upstream: Made, auth: str, name: str, value: str) -> None:
     """The upstream's key goes in one header, and the client's does not go."""
     await ask(upstream(), auth=auth, client_auth=[(b"x-api-key", b"client"), (b"authorization", b"Bearer client")])
     seen = {n: v for n, v in wire.calls[0].headers.items() if n in {"x-api-key", "authorization"}}
@@ -205,6 +204,25 @@ async def test_many_at_once(wire: Wire, upstream: Made) -> None:
     assert len(await asyncio.gather(*(ask(one) for _ in range(150)))) == 150
 
 
+async def test_a_slow_reader_gets_everything(wire: Wire, upstream: Made) -> None:
+    """A body that waits in buffers is whole although the server has closed its end long ago."""
+
+    async def hurry(_: Call, link: Link) -> None:
+        await link.send(HEAD)
+        for _number in range(100):
+            await link.send(b"2000\r\n" + b"x" * 0x2000 + b"\r\n")
+        await link.send(b"0\r\n\r\n")
+
+    wire.script(hurry)
+    response = await send(upstream())
+    pieces = aiter(response.chunks())
+    size = len(await anext(pieces))
+    await wire.until(lambda: wire.open == 0)
+    async for piece in pieces:
+        size += len(piece)
+    assert size == 100 * 0x2000
+
+
 @pytest.mark.parametrize("head", [b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"])
 async def test_no_body(wire: Wire, upstream: Made, head: bytes) -> None:
     """A 204 and an empty answer are read as nothing; what that means is the caller's matter."""
@@ -212,7 +230,9 @@ async def test_no_body(wire: Wire, upstream: Made, head: bytes) -> None:
     assert await ask(upstream()) == b""
 
 
-@pytest.mark.parametrize("first", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 3])
+@pytest.mark.parametrize(
+    "first", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 3]
+)
 async def test_informational_heads_are_skipped(wire: Wire, upstream: Made, first: bytes) -> None:
     """1xx heads in front of the answer change nothing."""
     wire.script(first + wire.reply(b"{}"))
@@ -261,7 +281,7 @@ async def test_more_than_asked_for(wire: Wire, upstream: Made) -> None:
         await (await send(one)).read(999)
 
 
-ENCODED = {
+ENCODED: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "x-gzip": gzip.compress,
     "GZIP": gzip.compress,
@@ -290,7 +310,8 @@ async def test_not_encoded(wire: Wire, upstream: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "body"), [("br", b"x"), ("gzip", b"no gzip"), ("gzip", gzip.compress(b"x" * 99)[:-9]), ("gzip, br", b"x")]
+    ("encoding", "body"),
+    [("br", b"x"), ("gzip", b"no gzip"), ("gzip", gzip.compress(b"x" * 99)[:-9]), ("gzip, br", b"x")],
 )
 async def test_encoding_that_cannot_be_undone(wire: Wire, upstream: Made, encoding: str, body: bytes) -> None:
     """An unknown, wrong or cut encoding is a broken answer, not a garbled one."""
@@ -701,6 +722,20 @@ async def test_a_given_transport_is_used_and_closed() -> None:
     assert await ask(one) == b"from between"
     await one.aclose()
     assert between.closed
+
+
+async def test_the_instrumentation_of_httpx_fits(wire: Wire, upstream: Made) -> None:
+    """OpenTelemetry's transport stands around the pool, and the pool is closed with it."""
+    target = Target(name="far", base_url=wire.url, max_retries=0)
+    pool = open_pool(target)
+    one = Upstream(target, transport=AsyncOpenTelemetryTransport(pool))
+    upstream.upstreams.append(one)
+    assert await ask(one) == b'{"ok":true}'
+    wire.script(reset)
+    with pytest.raises(Unreachable):
+        await ask(one)
+    await one.aclose()
+    await wire.until(lambda: wire.open == 0)
 
 
 def test_it_names_itself() -> None:

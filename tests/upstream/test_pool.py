@@ -14,7 +14,7 @@ from loopway.upstream.pool import Target, proxy_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.upstream.conftest import Made, Wire
+    from upstream.conftest import Made, Wire
 
 SECRET = "sk-very-secret"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import zlib
 from email.utils import formatdate
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,9 @@ from hypothesis import strategies as st
 
 from loopway.upstream.inflate import LARGEST_PIECE, InflateError, Inflater
 from loopway.upstream.retry import LONGEST_PAUSE, PATIENCE, asked_pause, backoff, pause_after_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOW = 1_800_000_000.0
 
@@ -62,7 +67,7 @@ def members(data: bytes) -> bytes:
     return gzip.compress(data[: len(data) // 2]) + gzip.compress(data[len(data) // 2 :])
 
 
-PACKED = {
+PACKED: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "gzip": (b"gzip", gzip.compress),
     "members": (b"gzip", members),
     "zlib": (b"deflate", zlib.compress),
@@ -78,7 +83,7 @@ def test_cuts_may_fall_anywhere(kind: str, data: bytes, cuts: list[int]) -> None
     packed = pack(data)
     inflater = Inflater(encoding)
     places = [0, *sorted(min(cut, len(packed)) for cut in cuts), len(packed)]
-    out = [piece for a, b in zip(places, places[1:], strict=False) for piece in inflater.feed(packed[a:b])]
+    out = [piece for a, b in pairwise(places) for piece in inflater.feed(packed[a:b])]
     inflater.end()
     assert b"".join(out) == data
 

@@ -13,7 +13,7 @@ from loopway.upstream.pool import Target
 from loopway.upstream.routing import Outgoing, Route, Router, call
 
 if TYPE_CHECKING:
-    from tests.upstream.conftest import Call, Link, Made, Wire
+    from upstream.conftest import Call, Link, Made, Wire
 
 NOWHERE = Upstream(Target(name="nowhere", base_url="http://nowhere.invalid"))
 BOTH = frozenset({"messages", "chat_completions"})
@@ -49,9 +49,10 @@ def test_routes(model: str, dialect: str, names: list[str]) -> None:
 @pytest.mark.parametrize("model", ["absent", "", "A", "x" * 100_000])
 def test_unknown_model(model: str) -> None:
     """An unknown name is a 404 that names it, at a length that fits in an error."""
-    with pytest.raises(NotFound, match=model[:20]) as caught:
+    with pytest.raises(NotFound) as caught:
         ROUTER.routes(model, "messages")
     assert caught.value.path == "$.model"
+    assert repr(model)[:20] in caught.value.text
     assert len(caught.value.text) < 300
 
 

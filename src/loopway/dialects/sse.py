@@ -114,19 +114,17 @@ class Reader:
 
 def _frame(raw: bytes) -> Frame:
     event = b""
-    data: bytes | None = None
-    lines = raw.split(b"\n") if b"\r" not in raw else _LINE.split(raw)
-    for line in lines:
+    data: list[bytes] = []
+    for line in raw.split(b"\n") if b"\r" not in raw else _LINE.split(raw):
         if line.startswith(b"data:"):
-            value = line[6:] if line.startswith(b"data: ") else line[5:]
-            data = value if data is None else data + b"\n" + value
+            data.append(line[6:] if line.startswith(b"data: ") else line[5:])
         elif line.startswith(b"event:"):
             event = line[7:] if line.startswith(b"event: ") else line[6:]
         elif line == b"data":
-            data = b"" if data is None else data + b"\n"
+            data.append(b"")
         elif line == b"event":
             event = b""
-    return Frame(raw, event, data)
+    return Frame(raw, event, b"\n".join(data) if data else None)
 
 
 def encode(event: str, data: bytes) -> bytes:

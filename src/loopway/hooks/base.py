@@ -37,7 +37,7 @@ class AgenticLoopHook:
             call_type: `anthropic_messages` or `acompletion`.
 
         Returns:
-            The changed request; None leaves it as it is; a text rejects it with a 400 that says so.
+            The changed request; None takes `data` as it is now; a text rejects it with a 400 that says so.
 
         Raises:
             loopway.Rejected: Rejects with its text. So does an exception with a 4xx `status_code` and a `detail`.
@@ -102,7 +102,7 @@ class AgenticLoopHook:
     async def async_post_agentic_loop_response_hook(
         self, response: Any, plan: AgenticLoopPlan, kwargs: dict[str, Any]
     ) -> Any:
-        """May replace the reply of the rerun that this hook planned; None leaves it as it is.
+        """May replace the reply of the rerun that this hook planned; None takes `response` as it is now.
 
         In a stream that reply is held back until this has answered.
         """

@@ -25,9 +25,10 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
+from loopway.engine.fingerprint import fingerprint
 from loopway.engine.loop import Claim, Gate, Plan
 from loopway.engine.notes import HookRan, Listener, Phase, Subject
-from loopway.engine.plan import AgenticLoopPlan, Decision, PlanError, decide
+from loopway.engine.plan import AgenticLoopPlan, Decision, PlanError, Rerun, decide
 from loopway.engine.reply import Reply
 from loopway.errors import ExchangeError, HookFailed, Rejected
 from loopway.hooks.base import overrides
@@ -50,6 +51,7 @@ _RESERVED = frozenset(
 """What `kwargs` always says truly, whatever a patch adds."""
 
 _CLIENT_ERROR = range(400, 500)
+_ENDLESS = "contains itself, or is nested too deeply"
 
 
 class HasData(Protocol):
@@ -146,10 +148,7 @@ class Chain:
 
     def watches(self, surface: Surface, offered: Callable[[], frozenset[str]]) -> bool:
         """Whether any hook wants to see the replies to a request that offers these tools."""
-        for hook in self.hooks:
-            if hook.watches[surface] and (not hook.owned or hook.owned & offered()):
-                return True
-        return False
+        return any(hook.watches[surface] and (not hook.owned or hook.owned & offered()) for hook in self.hooks)
 
     def any_name(self, surface: Surface) -> bool:
         """Whether a hook without names watches this dialect: it may claim any call."""
@@ -175,6 +174,7 @@ class Session:
         self._carried: dict[str, Any] = {}
         self._plans: list[tuple[Hook, AgenticLoopPlan, dict[str, Any]]] = []
         self._call_id = ""
+        self._then: tuple[int, tuple[str, ...]] = (0, ())  # the limit and the fingerprints behind the last plan
         self.seconds = 0.0
         self.planned: tuple[Hook, AgenticLoopPlan] | None = None
 
@@ -187,28 +187,27 @@ class Session:
             request: The client's request; `data()` gives it as fresh plain data.
             accept: Makes the changed request. What it raises is the hook's failure.
         """
-        caller = View(
-            key_alias=self._caller.key_name,
-            models=list(self._caller.key_models),
-            metadata=View(),
-            api_key=None,
-            user_id=None,
-            team_id=None,
-        )
         for hook in self._chain.hooks:
             if not hook.pre_call:
                 continue
             given = view(request.data())
+            caller = View(
+                key_alias=self._caller.key_name,
+                models=list(self._caller.key_models),
+                metadata=View(),
+                api_key=None,
+                user_id=None,
+                team_id=None,
+            )
             returned = await self._run(
                 hook,
                 "pre_call",
                 0,
-                lambda given=given, hook=hook: hook.instance.async_pre_call_hook(
-                    user_api_key_dict=caller,
-                    cache=self._chain.cache,
-                    data=given,
-                    call_type=self._caller.call_type,
-                ),
+                hook.instance.async_pre_call_hook,
+                user_api_key_dict=caller,
+                cache=self._chain.cache,
+                data=given,
+                call_type=self._caller.call_type,
             )
             if isinstance(returned, str):
                 raise Rejected(returned or "a hook of the gateway refused the request")
@@ -216,12 +215,16 @@ class Session:
                 raise self._rejection(returned) or self._failed(hook, "pre_call", 0, "it returned an exception")
             if returned is None:
                 returned = given
-            if not isinstance(returned, dict):
+            if not isinstance(returned, dict) or not all(isinstance(name, str) for name in returned):
                 raise self._failed(hook, "pre_call", 0, f"it returned a {type(returned).__name__}, no request")
             try:
                 request = accept(request, plain(returned))
             except ExchangeError as wrong:
                 raise self._failed(hook, "pre_call", 0, f"the request that it returned: {wrong.text}") from None
+            except RecursionError:
+                raise self._failed(hook, "pre_call", 0, f"the request that it returned {_ENDLESS}") from None
+            except (TypeError, ValueError) as wrong:  # what compares like an array
+                raise self._failed(hook, "pre_call", 0, f"the request that it returned is no JSON: {wrong}") from wrong
         return request
 
     async def gate(self, command: Gate, asked: Asked) -> Claim | None:
@@ -263,7 +266,9 @@ class Session:
             common["anthropic_messages_provider_config"] = None
             common["anthropic_messages_optional_request_params"] = asked.optional_params()
 
-        plan = await self._run(hook, "plan", command.depth, lambda: ask(**common))
+        # Before the plan is asked for: the context is the hook's own, and it may change it.
+        seen = (*command.fingerprints, fingerprint(command.claim.context, command.reply.calls)) if hook.post else ()
+        plan = await self._run(hook, "plan", command.depth, ask, **common)
         if isinstance(plan, AgenticLoopPlan):
             cleanup = self._kwargs(command.depth, command.limits.loops, command.fingerprints)
             self._plans.append((hook, plan, cleanup))
@@ -271,10 +276,14 @@ class Session:
             decision = decide(plan)
         except PlanError as wrong:
             raise self._failed(hook, "plan", command.depth, str(wrong)) from None
-        if isinstance(plan, AgenticLoopPlan) and plan.request_patch is not None:
-            added = plan.request_patch.kwargs
-            self._carried.update((name, fresh(value)) for name, value in added.items() if name not in _RESERVED)
+        if isinstance(decision, Rerun):
+            added = decision.patch.kwargs
+            try:
+                self._carried.update((name, fresh(value)) for name, value in added.items() if name not in _RESERVED)
+            except RecursionError:
+                raise self._failed(hook, "plan", command.depth, f"request_patch.kwargs {_ENDLESS}") from None
             self.planned = (hook, plan)
+            self._then = (command.limits.asked(added.get("max_agentic_loops")).loops, seen)
         return decision
 
     async def post(self, reply: Reply, depth: int) -> dict[str, Any] | None:
@@ -287,9 +296,10 @@ class Session:
             hook,
             "post",
             depth,
-            lambda: hook.instance.async_post_agentic_loop_response_hook(
-                response=before, plan=plan, kwargs=self._kwargs(depth, 0, ())
-            ),
+            hook.instance.async_post_agentic_loop_response_hook,
+            response=before,
+            plan=plan,
+            kwargs=self._kwargs(depth, *self._then),
         )
         if returned is None:
             returned = before
@@ -297,7 +307,10 @@ class Session:
             returned = returned.model_dump()
         if not isinstance(returned, dict):
             raise self._failed(hook, "post", depth, f"it returned a {type(returned).__name__}; return a whole reply")
-        after: dict[str, Any] = plain(returned)
+        try:
+            after: dict[str, Any] = plain(returned)
+        except RecursionError:
+            raise self._failed(hook, "post", depth, f"the reply that it returned {_ENDLESS}") from None
         return None if after == reply.value() else after
 
     @property
@@ -312,14 +325,8 @@ class Session:
             if not hook.cleanup:
                 continue
             try:
-                await self._run(
-                    hook,
-                    "cleanup",
-                    0,
-                    lambda hook=hook, plan=plan, kwargs=kwargs: hook.instance.async_agentic_loop_cleanup_hook(
-                        plan=plan, kwargs=kwargs
-                    ),
-                )
+                method = hook.instance.async_agentic_loop_cleanup_hook
+                await self._run(hook, "cleanup", 0, method, plan=plan, kwargs=kwargs)
             except HookFailed:
                 continue
 
@@ -351,22 +358,31 @@ class Session:
             "custom_llm_provider": self._caller.provider,
             "kwargs": self._kwargs(command.depth, command.limits.loops, command.fingerprints),
         }
-        answer = await self._run(hook, "gate", command.depth, lambda: ask(**given))
+        answer = await self._run(hook, "gate", command.depth, ask, **given)
         match answer:
             case (bool() as claimed, context):
                 return claimed, context
         what = f"it returned a {type(answer).__name__}; return (True, context) or (False, {{}})"
         raise self._failed(hook, "gate", command.depth, what)
 
-    async def _run(self, hook: Hook, phase: Phase, depth: int, start: Callable[[], Awaitable[Any]]) -> Any:
+    async def _run(
+        self, hook: Hook, phase: Phase, depth: int, method: Callable[..., Awaitable[Any]], /, **given: Any
+    ) -> Any:
         """Run one phase of one hook: with its time-out, timed, told. Raises `HookFailed` or a rejection."""
         began = self._chain.clock()
         error: str | None = None
         detail: str | None = None
         try:
             async with asyncio.timeout(self._chain.timeout_seconds) as limit:
-                return await start()
-        except Exception as raised:  # a hook's own code may raise anything
+                return await method(**given)
+        except asyncio.CancelledError as raised:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # the exchange is cancelled
+            error = "CancelledError"  # something that the hook waited for was
+            detail = f"{error}: something that it waited for was cancelled"
+            raise HookFailed(hook.name, phase, f"it raised {error}") from raised
+        except (Exception, SystemExit) as raised:  # a hook's own code may raise anything
             if limit.expired() and isinstance(raised, TimeoutError):
                 error = "timeout"
                 detail = f"no answer within {self._chain.timeout_seconds:g} s (loop.hook_timeout_seconds)"
@@ -388,13 +404,15 @@ class Session:
         return HookFailed(hook.name, phase, what)
 
     @staticmethod
-    def _rejection(raised: Exception) -> Rejected | None:
+    def _rejection(raised: BaseException) -> Rejected | None:
         """A pre-call hook's own no: `Rejected`, or an HTTP exception with a 4xx status and a detail."""
         if isinstance(raised, Rejected):
             return raised
         status = getattr(raised, "status_code", None)
         detail = getattr(raised, "detail", None)
         if isinstance(status, int) and status in _CLIENT_ERROR and detail:
+            if isinstance(detail, Mapping) and isinstance(detail.get("error"), str):
+                detail = detail["error"]  # the usual {"error": "…"}
             rejected = Rejected(detail if isinstance(detail, str) else str(detail))
             rejected.status = status
             return rejected

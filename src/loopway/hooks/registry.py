@@ -5,6 +5,7 @@ This file must not know when a hook is asked. Built-ins are an explicit table; n
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -68,10 +69,8 @@ def _found(dotted: str) -> object:
             continue
         value: object = module
         for attribute in parts[length:]:
-            if not hasattr(value, attribute):
-                value = _submodule(value, attribute, dotted)
-            else:
-                value = getattr(value, attribute)
+            there = hasattr(value, attribute)
+            value = getattr(value, attribute) if there else _submodule(value, attribute, dotted)
         return value
     raise Unusable(f"there is no module {parts[0]!r} (for {dotted!r}) beside the configuration or on the Python path")
 
@@ -99,7 +98,7 @@ def _imported(name: str, dotted: str) -> types.ModuleType | None:
         raise Unusable(
             f"the module {name!r} (for {dotted!r}) imports {missing.name!r}, which is not installed"
         ) from missing
-    except Exception as wrong:
+    except (Exception, SystemExit) as wrong:  # a module's own code may raise anything
         text = f"{type(wrong).__name__}: {wrong}".splitlines()[0]
         raise Unusable(f"the module {name!r} (for {dotted!r}) cannot be imported: {text}") from wrong
 
@@ -126,10 +125,10 @@ def checked(value: object, dotted: str) -> object:
             raise Unusable(f"{dotted!r}: {method} of {type(value).__name__} is not `async def`; write async def")
     _check_names(value, dotted)
     gates = [method for method in own if "should_run" in method]
-    plans = [method for method in own if "build" in method]
-    if plans and not gates:
+    behind = [method for method in own if method not in gates and method != "async_pre_call_hook"]
+    if behind and not gates:
         raise Unusable(
-            f"{dotted!r}: {type(value).__name__} has {plans[0]} but no gate, so it would never be asked; "
+            f"{dotted!r}: {type(value).__name__} has {behind[0]} but no gate, so it would never be asked; "
             f"override async_should_run_agentic_loop as well"
         )
     return value
@@ -137,7 +136,7 @@ def checked(value: object, dotted: str) -> object:
 
 def _is_async(method: Any) -> bool:
     """Whether calling it gives an awaitable: `async def`, also behind a partial or a callable object."""
-    while hasattr(method, "func"):
+    while isinstance(method, functools.partial):
         method = method.func
     if inspect.iscoroutinefunction(method):
         return True
@@ -145,7 +144,7 @@ def _is_async(method: Any) -> bool:
 
 
 def _check_names(value: object, dotted: str) -> None:
-    names = getattr(value, "server_fulfilled_tool_names", frozenset())
+    names: object = getattr(value, "server_fulfilled_tool_names", frozenset())
     good = isinstance(names, (frozenset, set)) and all(isinstance(name, str) and name for name in names)
     if not good:
         raise Unusable(

@@ -94,12 +94,12 @@ def models(names: Sequence[str], door: Door, shapes: tuple[Dialect, Dialect]) ->
         return _json({"object": "list", "data": [_openai_model(name) for name in visible]}, head_)
 
     @get("/v1/models/{model_id:path}")
-    async def one(request: JsonRequest, model_id: str) -> Response[Any]:
+    async def one(request: JsonRequest) -> Response[Any]:
         head_, holder, refused = _caller(request, door)
         shape = shapes[0 if head_.anthropic else 1]
         if holder is None:
             return _error(refused, shape, head_)
-        name = model_id.lstrip("/")
+        name = str(request.path_params["model_id"]).lstrip("/")
         if name not in names or not _may(holder, name):
             return _error(NotFound(f"there is no model {name[:200]!r}", "$.model"), shape, head_)
         return _json(_anthropic_model(name) if head_.anthropic else _openai_model(name), head_)
@@ -142,7 +142,7 @@ def _anthropic_model(name: str) -> dict[str, Any]:
 
 
 def _anthropic_list(names: Sequence[str], query: Any) -> dict[str, Any]:
-    """A page as Anthropic cuts it: `limit` (20 by default, 1000 at most), `after_id`, `before_id`."""
+    """A page as Anthropic cuts it: `limit` (at most 1000), `after_id`, `before_id`; all of them if none is asked for."""
     page = list(names)
     after, before = query.get("after_id"), query.get("before_id")
     if after in page:
@@ -150,7 +150,7 @@ def _anthropic_list(names: Sequence[str], query: Any) -> dict[str, Any]:
     if before in page:
         page = page[: page.index(before)]
     limit = query.get("limit", "")
-    most = min(max(int(limit), 1), 1000) if limit.isascii() and limit.isdigit() else 20
+    most = min(max(int(limit), 1), 1000) if limit.isascii() and limit.isdigit() else max(len(page), 1)
     more = len(page) > most
     page = page[-most:] if before and not after else page[:most]
     return {

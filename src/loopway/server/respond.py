@@ -43,7 +43,8 @@ class Responder:
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: list[asyncio.Handle] = []
+        self._pulse: asyncio.Handle | None = None
         self._helpers: set[asyncio.Task[None]] = set()
         self._last = 0.0
         self._silence = 0.0
@@ -95,7 +96,7 @@ class Responder:
         """From now on, send this frame after so many seconds of silence."""
         self._silence, self._ping = seconds, frame
         self._last = self._loop.time()
-        self._timers.append(self._loop.call_later(seconds, self._tick))
+        self._pulse = self._loop.call_later(seconds, self._tick)
 
     # --- its life ---
 
@@ -116,6 +117,8 @@ class Responder:
     def release(self) -> None:
         """The exchange is over: no timer and no helper is left."""
         self._task = None
+        if self._pulse is not None:
+            self._pulse.cancel()
         for timer in self._timers:
             timer.cancel()
         for helper in self._helpers:
@@ -154,10 +157,7 @@ class Responder:
             left = self._silence
             if not self._lock.locked():
                 self._help(self._send_ping())
-        self._timers[:] = [
-            timer for timer in self._timers if not timer.cancelled() and timer.when() > self._loop.time()
-        ]
-        self._timers.append(self._loop.call_later(left, self._tick))
+        self._pulse = self._loop.call_later(left, self._tick)
 
     async def _send_ping(self) -> None:
         async with self._lock:

@@ -138,9 +138,7 @@ class Checks:
 
     def _base_url(self, url: str, spot: str) -> None:
         wrong = _url_problem(url)
-        if not wrong and url.rstrip("/").endswith("/v1"):
-            wrong = "ends in /v1, which the gateway adds itself"
-        elif not wrong and re.search(r"/v1/(messages|chat/completions)$", url):
+        if not wrong and re.search(r"/v1/(messages|chat/completions)$", url):
             wrong = "is the address of one endpoint"
         if wrong:
             self._say(spot, f"{wrong}; write what stands before /v1, as https://host or http://host:8000")

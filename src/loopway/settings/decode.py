@@ -77,7 +77,7 @@ def kind_of(annotation: Any) -> _Kind:
 def wanted(annotation: Any) -> str:
     """What to write for a type, as the end of a sentence."""
     kind = kind_of(annotation)
-    return _wanted_kind(kind) + (" or null" if kind.nullable else "")
+    return _wanted_kind(kind) + (", or null" if kind.nullable else "")
 
 
 def _wanted_kind(kind: _Kind) -> str:

@@ -124,7 +124,7 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         base_url: What stands before /v1/messages or /v1/chat/completions.
         api_key: The key for this server, best as ${NAME}; null sends none.
-        dialects: The wire formats that this server speaks.
+        dialects: The wire formats that this server speaks: messages, chat_completions.
         forward_client_auth: Send the client's own key on to this server.
         headers: Headers added to every call, name to value.
         connect_timeout_seconds: Longest wait for a connection.
@@ -182,7 +182,7 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
         max_agentic_loops_ceiling: The most reruns that a request or a hook may ask for.
         max_seconds: Wall clock of the whole loop.
         max_tool_calls: Calls of owned tools in one exchange.
-        on_limit: stop ends with the reply at hand; final_answer spends one more call, without tools.
+        on_limit: stop ends with the reply at hand; final_answer spends one more call in which no tool is used.
         on_repeat: On the same tool calls a second time, abort ends the loop, tell_model tells the model.
         stream: merged makes one valid message of all iterations; appended sends them one behind the other.
         interim_text: Text of iterations that were rerun; stream shows it live in streams only, always also in
@@ -219,20 +219,6 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["auto", "json", "text"] = "auto"
 
 
-class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where that is kept which outlives an exchange: server halves of mixed replies, compressed texts.
-
-    Attributes:
-        redis_url: A Redis that all replicas share, as redis://host:6379/0; null keeps it in memory.
-        max_bytes: Most that is kept in memory; the oldest goes first.
-        keep_seconds: How long something is kept.
-    """
-
-    redis_url: Secret | None = None
-    max_bytes: Bytes = 67_108_864
-    keep_seconds: Seconds = 3600.0
-
-
 class HookSetting(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of `hooks`: either `path` or `builtin` is set. Its repr shows no setting's value.
 
@@ -261,7 +247,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         loop: How far a loop may go, and how its stream looks.
         hooks: The hooks, asked in this order; a dotted path of an instance, or a built-in with its settings.
         telemetry: What the gateway says about itself.
-        state: Where that is kept which outlives an exchange.
     """
 
     server: ServerSettings = ServerSettings()
@@ -271,4 +256,3 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     loop: LoopSettings = LoopSettings()
     hooks: list[HookSetting] = []
     telemetry: TelemetrySettings = TelemetrySettings()
-    state: StateSettings = StateSettings()

@@ -233,9 +233,7 @@ class Upstream:
             self._addresses[path, query] = made
         return made
 
-    def _lines(
-        self, headers: Headers, body: bytes, auth: Auth, client_auth: Headers
-    ) -> list[tuple[bytes, bytes]]:
+    def _lines(self, headers: Headers, body: bytes, auth: Auth, client_auth: Headers) -> list[tuple[bytes, bytes]]:
         ours = self._ours
         lines = [line for line in headers if line[0] not in ours]
         names = {name for name, _ in lines}

@@ -61,9 +61,7 @@ class Inflater:
             self._start = data
             return b""
         self._begun = True
-        framed = (
-            data[0] & 0x0F == _DEFLATE and int.from_bytes(data[:2], "big") % 31 == 0
-        )  # RFC 1950, section 2.2
+        framed = data[0] & 0x0F == _DEFLATE and int.from_bytes(data[:2], "big") % 31 == 0  # RFC 1950, section 2.2
         if not self._gzip and not framed:
             self._engine = zlib.decompressobj(-zlib.MAX_WBITS)
         return data

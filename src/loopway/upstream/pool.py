@@ -5,6 +5,7 @@ This file must not know what is sent, nor what an answer means. It reads the sta
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
 import socket
@@ -22,6 +23,8 @@ from loopway.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aiohttp.connector import Connection
+
 LARGEST_HEAD = 64 * 1024
 """Bytes that the header of an answer may have."""
 
@@ -31,9 +34,7 @@ IDLE_SECONDS = 20.0
 MOST_HEADERS = 512
 """Header lines that an answer may have."""
 
-_FRAMING = frozenset(
-    {"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
-)
+_FRAMING = frozenset({"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2: token
 _SKIPPED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
@@ -126,9 +127,7 @@ def check_headers(target: Target) -> None:
     """Refuse configured headers that would break the framing of a call. Raises `ConfigError`."""
     for name, value in target.headers.items():
         if name.lower() in _FRAMING:
-            raise target.refuse(
-                f"headers.{name}", "belongs to the connection, not to a configuration; remove it"
-            )
+            raise target.refuse(f"headers.{name}", "belongs to the connection, not to a configuration; remove it")
         if not (_NAME.fullmatch(name) and value.isascii() and (value.isprintable() or not value)):
             raise target.refuse(f"headers.{name}", "is no HTTP header; write one line of printable ASCII")
 
@@ -143,6 +142,34 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return made
 
 
+class _Answer(aiohttp.ClientResponse):
+    """An answer whose reader is always woken when the connection goes.
+
+    aiohttp 3.14 leaves the reader of a body waiting for ever, without its read time-out, when its C parser meets a
+    chunk size that is no number.
+    """
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        await super().start(connection)
+        content, protocol = self.content, connection.protocol
+        closed = None if protocol is None else protocol.closed
+        if closed is None or content.is_eof():
+            return self
+
+        def gone(closed: asyncio.Future[None]) -> None:
+            if not closed.cancelled():
+                closed.exception()  # it is known now
+            if not content.is_eof() and content.exception() is None:
+                content.set_exception(aiohttp.ClientPayloadError("the connection was lost in the body"))
+
+        def whole() -> None:
+            closed.remove_done_callback(gone)
+
+        closed.add_done_callback(gone)
+        content.on_eof(whole)
+        return self
+
+
 def open_pool(target: Target) -> httpx.AsyncBaseTransport:
     """The connections to one upstream, opened when the first call needs one.
 
@@ -154,9 +181,7 @@ def open_pool(target: Target) -> httpx.AsyncBaseTransport:
     trusted = authorities(target)
 
     def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=0, ssl=trusted, keepalive_timeout=IDLE_SECONDS, socket_factory=_socket
-        )
+        connector = aiohttp.TCPConnector(limit=0, ssl=trusted, keepalive_timeout=IDLE_SECONDS, socket_factory=_socket)
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -166,6 +191,7 @@ def open_pool(target: Target) -> httpx.AsyncBaseTransport:
             max_field_size=LARGEST_HEAD,
             max_headers=MOST_HEADERS,
             auto_decompress=False,
+            response_class=_Answer,
         )
 
     return httpx_aiohttp.AiohttpTransport(verify=trusted, client=session)

@@ -27,9 +27,7 @@ class UpstreamResponse:
     def __init__(self, upstream: str, response: httpx.Response) -> None:
         self.upstream = upstream
         self.status: int = response.status_code
-        self.headers: list[tuple[bytes, bytes]] = [
-            (name.lower(), value) for name, value in response.headers.raw
-        ]
+        self.headers: list[tuple[bytes, bytes]] = [(name.lower(), value) for name, value in response.headers.raw]
         stream = response.stream
         if not isinstance(stream, httpx.AsyncByteStream):
             raise TypeError("the transport gave a response without an asynchronous stream")
@@ -71,9 +69,7 @@ class UpstreamResponse:
             size += len(part)
             if size > most:
                 await self.aclose()
-                raise Broken(
-                    self.upstream, f"the answer of the upstream {self.upstream!r} has more than {most} bytes"
-                )
+                raise Broken(self.upstream, f"the answer of the upstream {self.upstream!r} has more than {most} bytes")
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

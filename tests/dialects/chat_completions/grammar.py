@@ -116,7 +116,7 @@ def _choice(choice: dict[str, Any], seen: dict[str, int], names: dict[int, str])
             bad.append(f"call {index} is number {len(names)}")
         elif not (one.get("id") and one.get("type") and body.get("name")):
             bad.append(f"the first fragment of call {index} does not say what it is")
-        names.setdefault(index, body.get("name"))
+        names.setdefault(index, body.get("name") or "")
     return bad
 
 

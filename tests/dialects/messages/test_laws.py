@@ -11,6 +11,9 @@ from typing import Any, cast
 
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dialects.laws import (
     MESSAGES_GRAMMAR,
     Case,
@@ -24,21 +27,18 @@ from dialects.laws import (
     recorded,
     whole,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from loopway.dialects.base import Dialect
 from loopway.dialects.messages import MESSAGES
 
 DIALECT: Dialect = MESSAGES
 CASES = cases(Path(__file__).parent / "cases")
 RECORDED = recorded("messages")
-OUR_KINDS = frozenset(("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"))
+OUR_KINDS = frozenset(
+    ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result")
+)
 
 every_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-every_recording = pytest.mark.parametrize(
-    ("name", "payloads"), RECORDED, ids=[name for name, _ in RECORDED] or None
-)
+every_recording = pytest.mark.parametrize(("name", "payloads"), RECORDED, ids=[name for name, _ in RECORDED] or None)
 
 
 def stream_of(payloads: list[bytes]) -> bytes:
@@ -116,7 +116,7 @@ def sdk_reads(wire: bytes) -> dict[str, Any]:
     message: Any = None
     for event in events:
         message = accumulate_event(event=event, current_snapshot=message, json_bufs=buffers)
-    return cast("dict[str, Any]", message.to_dict(mode="json", exclude_unset=False, exclude_none=True))
+    return cast("dict[str, Any]", message.to_dict(mode="json", exclude_unset=False, exclude_none=True, warnings=False))
 
 
 def without_null(value: Any) -> Any:

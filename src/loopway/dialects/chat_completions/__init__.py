@@ -1,6 +1,6 @@
-"""OpenAI's Chat Completions as a `Dialect`. https://platform.openai.com/docs/api-reference/chat
+"""OpenAI's Chat Completions as a `Dialect`.
 
-This file must not know any other dialect, or who drives it.
+This file must not know any other dialect, or who drives it. https://platform.openai.com/docs/api-reference/chat
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ EMPTY: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 """The bytes of values that say nothing; none at all stands for a member that is not there."""
 
 Raw = msgspec.Raw
+NULL: Final = Raw(b"null")
 
 
 class Named(msgspec.Struct, gc=False):
@@ -154,9 +155,10 @@ def whole_pairs(text: str) -> str:
 def leniently(data: bytes) -> object:
     """Plain data of JSON that may hold lone surrogates. Raises `ValueError`."""
     try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return json.loads(data)
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return json.loads(data)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -199,7 +201,7 @@ class Draft:
     @property
     def unfinished(self) -> dict[str, Raw]:
         """What has to change in the choice so that the chunk has no finish_reason."""
-        return {"finish_reason": Raw(b"null")} if self.finishes else {}
+        return {"finish_reason": NULL} if self.finishes else {}
 
     def encode(self, top: Mapping[str, object], without: tuple[str, ...] = (), **choice: object) -> bytes:
         """The frame, with these members set in the chunk and in its choice."""

@@ -33,15 +33,19 @@ def parse(raw: bytes) -> Reply:
     """Read a `chat.completion`. Raises `ValueError` if it is none."""
     try:
         value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        # Half a surrogate pair is JSON that msgspec does not take.
-        value = leniently(raw)
-        raw = _encoded(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raw = _strict(raw)
         value = msgspec.json.decode(raw)
-    except RecursionError:
-        raise ValueError("the reply is nested too deeply") from None
     first_message(value)
     return read(value, raw)
+
+
+def _strict(raw: bytes) -> bytes:
+    """JSON without halves of characters, which msgspec does not take. Raises `ValueError` if it is no JSON at all."""
+    try:
+        return _encoded(leniently(raw))
+    except ValueError as wrong:
+        raise ValueError(f"a chat completion is JSON, and this is not: {wrong}") from None
 
 
 def first_message(value: object) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""A Chat Completions request. https://platform.openai.com/docs/api-reference/chat/create"""
+"""A Chat Completions request.
+
+This file must not know what a reply of it looks like on the wire. https://platform.openai.com/docs/api-reference/chat/create
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,15 @@ class ChatRequest(Request):
         message = answers.reply.value()["choices"][0]["message"]
         # What a reply has and a request may not: the API refuses these on the way back in.
         turn = {name: value for name, value in message.items() if name not in ("annotations", "audio") or value}
-        results: list[dict[str, Any]] = [
-            {"role": "tool", "tool_call_id": answer.call.id, "content": answer.content} for answer in answers.results
-        ]
+        if isinstance(audio := turn.get("audio"), dict):
+            turn["audio"] = {"id": audio.get("id")}
+        results: list[dict[str, Any]] = []
+        for answer in answers.results:
+            if not answer.call.id and "function_call" in message:
+                told: dict[str, Any] = {"role": "function", "name": answer.call.name}
+            else:
+                told = {"role": "tool", "tool_call_id": answer.call.id}
+            results.append({**told, "content": answer.content})
         return [turn, *results]
 
     def _loosen(self, changed: dict[str, Any], removed: list[str]) -> None:

@@ -109,7 +109,8 @@ def _plain(draft: Draft) -> bool:
 
 
 def _says_beside(members: Members, *names: str) -> bool:
-    return any(members.raw(name) != b"null" for name in members.names() if name not in names)
+    """Whether there is more, that would have to be collected or, as a role, be looked at in each chunk."""
+    return any(name == "role" or members.raw(name) not in EMPTY for name in members.names() if name not in names)
 
 
 def _around(data: bytes, key: str, text: bytes) -> tuple[bytes, bytes] | None:

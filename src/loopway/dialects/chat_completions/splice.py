@@ -14,7 +14,7 @@ from loopway.dialects.base import Keep, UsageMode
 from loopway.dialects.chat_completions.calls import Call, Calls, Waiting, fragment_of
 from loopway.dialects.chat_completions.chunk import (
     EMPTY,
-    HEAD,
+    NULL,
     TEXTS,
     Chunk,
     Delta,
@@ -27,6 +27,7 @@ from loopway.dialects.chat_completions.chunk import (
     function_call,
     marked,
 )
+from loopway.dialects.chat_completions.head import Head
 from loopway.dialects.chat_completions.reply import ERROR, UNREADABLE, Fold
 from loopway.dialects.chat_completions.shape import Shape
 from loopway.dialects.members import Members, NotAnObject
@@ -35,11 +36,11 @@ from loopway.dialects.usage import added
 from loopway.engine.reply import Reply
 
 DONE: Final = b"[DONE]"
+_CALLS = ("tool_calls", "function_call")
 JOINT: Final = "\n\n"
 """What stands between the texts of two iterations."""
 _SHAPES = 16
 """How often in one iteration a shape for the chunks that follow is looked for."""
-_NULL = msgspec.Raw(b"null")
 
 
 class ChatSplicer:
@@ -49,8 +50,7 @@ class ChatSplicer:
         self._mode = usage
         self._include_usage = include_usage
         # of the whole stream
-        self._head: dict[str, msgspec.Raw] | None = None
-        self._head_known = False
+        self._head = Head(include_usage=include_usage)
         self._role_sent = False
         self._content = False
         self._numbers = itertools.count()
@@ -117,7 +117,8 @@ class ChatSplicer:
         if data is None:
             return frame.raw if frame.raw.startswith(b":") and not frame.event else b""
         if frame.event == b"error":
-            return self._failed(data)
+            self._error = data
+            return b""
         if not data or data.strip() == DONE or frame.event == b"ping":
             return b""
         return self._read(frame, data)
@@ -141,15 +142,11 @@ class ChatSplicer:
             out += self._released(call)
         out.append(self._ending())
         if self._include_usage and self._usage:
-            out.append(self._chunk({"choices": [], "usage": self._usage}))
+            out.append(self._head.chunk({"choices": [], "usage": self._usage}))
         out.append(framed(DONE))
         return b"".join(out)
 
     # --- reading ---
-
-    def _failed(self, data: bytes) -> bytes:
-        self._error = data
-        return b""
 
     def _read(self, frame: Frame, data: bytes) -> bytes:
         try:
@@ -161,7 +158,8 @@ class ChatSplicer:
                     raise
                 chunk, data = decoded(made), made
             if bytes(chunk.error) not in (b"", b"null"):
-                return self._failed(frame.data or b"")
+                self._error = frame.data
+                return b""
             self._fold.add(frame.data or b"")
             return self._take(frame, data, chunk)
         except (Unreadable, NotAnObject, msgspec.MsgspecError):
@@ -169,17 +167,17 @@ class ChatSplicer:
             return b""
 
     def _take(self, frame: Frame, data: bytes, chunk: Chunk) -> bytes:
-        if not self._head_known:
-            self._head_known = bytes(chunk.id) not in EMPTY
-            if self._head_known or self._head is None:
-                self._head = chunk.head
+        self._head.learn(chunk)
         has_usage = bytes(chunk.usage) not in (b"", b"null")
         if has_usage:
             self._own_usage = chunk.usage
         choice = chunk.choices[0] if chunk.choices else None
         if choice is None:
-            return b"" if has_usage else self._plain(frame, data, chunk)
-        changed = has_usage or not self._head_is(chunk)
+            # Azure's prompt_filter_results come in a chunk without choices.
+            draft = Draft(data)
+            top, _ = self._head.changes(draft)
+            return b"" if has_usage else draft.encode(top) if top else frame.raw
+        changed = has_usage or not self._head.fits(chunk)
         reason = choice.finish_reason
         if reason:
             self._reason = reason
@@ -199,15 +197,6 @@ class ChatSplicer:
         if has_calls:
             return self._take_calls(frame, data, delta, draft)
         return self._rest(frame, data, draft)
-
-    def _head_is(self, chunk: Chunk) -> bool:
-        if not self._head_known or self._head is None:
-            return True
-        return all(getattr(chunk, name) == raw for name, raw in self._head.items())
-
-    def _plain(self, frame: Frame, data: bytes, chunk: Chunk) -> bytes:
-        """A chunk without choices (Azure's prompt_filter_results)."""
-        return frame.raw if self._head_is(chunk) else Draft(data).encode(self._head or {})
 
     def _look(self, data: bytes, delta: Delta, sent: bytes | None) -> None:
         """Look for the shape of the chunks of text that follow."""
@@ -241,7 +230,7 @@ class ChatSplicer:
         if not self._role_sent:
             self._role_sent = True
             delta = {"role": "assistant", **delta}
-        return self._chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        return self._head.chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
 
     def _rest(self, frame: Frame, data: bytes, draft: Draft) -> bytes:
         """What a chunk has beside calls: goes now, or with everything else."""
@@ -252,48 +241,40 @@ class ChatSplicer:
             self._last = None if self._last == data else self._last
         return b""
 
-    def _sent(self, frame: Frame, data: bytes, draft: Draft) -> bytes:
-        """What a chunk has beside calls, as the client gets it; empty if nothing is left of it."""
+    def _sent(self, frame: Frame, data: bytes, draft: Draft, calls: dict[str, msgspec.Raw] | None = None) -> bytes:
+        """A chunk as the client gets it; empty if nothing is left of it.
+
+        Args:
+            frame: As it came.
+            data: Its data.
+            draft: The same, to be changed.
+            calls: The fragments that go, in the place of its own; empty: its own; None: none of them.
+        """
         choice, delta = draft.choice, draft.delta
         if choice is None or delta is None:
             return b""
-        ours = tuple(name for name in ("tool_calls", "function_call") if name in delta)
-        if ours:
-            draft.delta = delta = delta.with_members({}, ours)
+        without = [name for name in _CALLS if calls is None and (delta.raw(name) or b"") not in EMPTY]
         if "role" in delta and self._role_sent:
-            ours = (*ours, "role")
-            draft.delta = delta = delta.with_members({}, ("role",))
-        if not draft.says and (ours or draft.finishes):
+            without.append("role")
+        changed = bool(calls or without)
+        if changed:
+            draft.delta = delta = delta.with_members(calls or {}, tuple(without))
+        if calls is not None:
+            self._content = self._delivered = True
+        elif not draft.says and (changed or draft.finishes):
             return b""
         self._last = None if self._last == data else self._last
-        if "role" in delta:
-            self._role_sent = True
+        self._role_sent = self._role_sent or "role" in delta
         read = msgspec.json.decode(delta.encode(), type=Delta)
         joint = self._joint(read)
-        top, without = self._top(draft)
-        if not top and not without and not ours and not draft.finishes:
-            out = frame.raw
-        else:
-            out = draft.encode(top, without, **draft.unfinished)
-            if not ours and not without and not draft.finishes:
-                self._look(data, read, out)
+        top, untold = self._head.changes(draft)
+        changed = changed or bool(untold) or draft.finishes
+        if not changed and not top:
+            return joint + frame.raw
+        out = draft.encode(top, untold, **draft.unfinished)
+        if not changed and calls is None:
+            self._look(data, read, out)
         return joint + out
-
-    def _top(self, draft: Draft) -> tuple[dict[str, msgspec.Raw], tuple[str, ...]]:
-        """What has to change at the top of a chunk: the members that are one in a stream, and usage."""
-        top: dict[str, msgspec.Raw] = {}
-        if self._head_known and self._head is not None:
-            top = {name: raw for name, raw in self._head.items() if draft.top.raw(name) != bytes(raw)}
-        if (draft.top.raw("usage") or b"null") == b"null":
-            return top, ()
-        if self._include_usage:
-            return {**top, "usage": _NULL}, ()
-        return top, ("usage",)
-
-    def _chunk(self, members: dict[str, Any]) -> bytes:
-        """A chunk of our own."""
-        head = {"object": "chat.completion.chunk", **(self._head or {})}
-        return framed(msgspec.json.encode({name: head[name] for name in HEAD if name in head} | members))
 
     def _ending(self) -> bytes:
         reason = self._reason or "stop"
@@ -305,9 +286,9 @@ class ChatSplicer:
         self._role_sent = True
         if self._last is None:
             choice = {"index": 0, "delta": role, "logprobs": None, "finish_reason": reason}
-            return self._chunk({"choices": [choice]})
+            return self._head.chunk({"choices": [choice]})
         draft = Draft(self._last)
-        top, without = self._top(draft)
+        top, without = self._head.changes(draft)
         draft.delta = Members.parse(msgspec.json.encode(role))
         return draft.encode(top, without, finish_reason=reason)
 
@@ -321,7 +302,7 @@ class ChatSplicer:
         else:
             found = fragments(delta.tool_calls)
         self._shape = None
-        alone = len(found) == 1 and not draft.says_beside("tool_calls", "function_call") and not draft.finishes
+        alone = len(found) == 1 and not draft.says_beside(*_CALLS) and not draft.finishes
         going: list[bytes] = []
         call = None
         for place, (raw, fragment) in enumerate(found):
@@ -352,15 +333,15 @@ class ChatSplicer:
         if not going:
             return self._rest(frame, data, draft)
         if not self._everything and going == [raw for raw, _ in found]:
-            return self._sent_with(frame, data, draft, {})
+            return self._sent(frame, data, draft, {})
         pieces = going[0] if name is None else b"[" + b",".join(going) + b"]"
         calls = {name or "function_call": msgspec.Raw(pieces)}
         if not self._everything:
-            return self._sent_with(frame, data, draft, calls)
-        if draft.says_beside("tool_calls", "function_call"):
+            return self._sent(frame, data, draft, calls)
+        if draft.says_beside(*_CALLS):
             self._rest(frame, data, draft)
         draft.delta = Members.parse(b"{}" if self._role_sent else b'{"role":"assistant"}')
-        return self._sent_with(frame, data, draft, calls)
+        return self._sent(frame, data, draft, calls)
 
     def _look_at_call(self, data: bytes, call: Call, raw: bytes, fragment: Fragment, sent: bytes | None) -> None:
         """Look for the shape of the fragments that follow: those that only go on with the arguments."""
@@ -376,26 +357,6 @@ class ChatSplicer:
             return
         self._held = call if call.held else None
         self._shape = shape
-
-    def _sent_with(self, frame: Frame, data: bytes, draft: Draft, calls: dict[str, msgspec.Raw]) -> bytes:
-        """A chunk with fragments that go, with these in the place of its own."""
-        delta = draft.delta
-        if delta is None or draft.choice is None:
-            return b""
-        self._content = self._delivered = True
-        before = delta
-        if calls:
-            delta = delta.with_members(calls)
-        if "role" in delta and self._role_sent:
-            delta = delta.with_members({}, ("role",))
-        self._role_sent = self._role_sent or "role" in delta
-        joint = self._joint(msgspec.json.decode(delta.encode(), type=Delta))
-        draft.delta = delta
-        self._last = None if self._last == data else self._last
-        top, without = self._top(draft)
-        if delta is before and not top and not without and not draft.finishes:
-            return joint + frame.raw
-        return joint + draft.encode(top, without, **draft.unfinished)
 
     def _released(self, call: Call) -> list[bytes]:
         """The fragments of a call that was held, each as a chunk."""
@@ -417,14 +378,14 @@ class ChatSplicer:
         piece = call.told(raw, fragment, self._numbers)
         self._content = self._delivered = True
         draft = Draft(waiting.data)
-        top, without = self._top(draft)
+        top, without = self._head.changes(draft)
         if waiting.alone and piece == raw and not top and not without and "role" not in (draft.delta or ()):
             return waiting.raw
         delta = b'{"role":"assistant",' if not self._role_sent else b"{"
         self._role_sent = True
         whole = b'"function_call":' + piece if call.legacy else b'"tool_calls":[' + piece + b"]"
         draft.delta = Members.parse(delta + whole + b"}")
-        changed = {name: _NULL for name in ("finish_reason", "logprobs") if name in (draft.choice or ())}
+        changed = {name: NULL for name in ("finish_reason", "logprobs") if name in (draft.choice or ())}
         return draft.encode(top, without, **changed)
 
     # --- usage ---

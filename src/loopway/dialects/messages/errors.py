@@ -6,7 +6,7 @@ This file must not know where in an exchange an error came up. The shape: https:
 from __future__ import annotations
 
 from http.client import responses
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -32,7 +32,8 @@ class _Error(msgspec.Struct):
     message: str
 
 
-class _Shape(msgspec.Struct, tag_field="type", tag="error"):
+class _Shape(msgspec.Struct):
+    type: Literal["error"]
     error: _Error
 
 

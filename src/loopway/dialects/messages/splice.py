@@ -189,7 +189,6 @@ class MessagesSplicer:
         if self._counted and self._fold.usage:
             one = self._fold.usage
             self._total = added(self._total, one) if self._mode == "sum" else one
-        self._counted = False
 
     def _ending(self) -> bytes:
         fold = self._fold
