@@ -16,6 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from in_process import running
+
+__all__ = ["LONGEST_SECONDS", "Running", "environment", "run", "running"]
+
 LONGEST_SECONDS = 30.0
 """A command that takes longer is killed, and the test fails."""
 

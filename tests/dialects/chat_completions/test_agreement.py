@@ -35,12 +35,12 @@ STREAM = st.lists(TEXT | TEXT | CALL | MORE | MORE, max_size=25)
 def stream(number: int, parts: list[tuple[Any, str]], members: dict[str, Any], spaces: bool) -> bytes:
     """A whole stream of these parts: texts, calls that begin, and arguments of the n-th last call."""
     separators = (", ", ": ") if spaces else (",", ":")
-    head = {"id": f"c{number}", "object": "chat.completion.chunk", "created": number, "model": "m"}
+    head: dict[str, Any] = {"id": f"c{number}", "object": "chat.completion.chunk", "created": number, "model": "m"}
     events: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     calls = 0
     for kind, words in parts:
         if kind == "call":
-            function = {"name": words, "arguments": ""}
+            function: dict[str, Any] = {"name": words, "arguments": ""}
             one: dict[str, Any] = {"index": calls, "id": f"t{number}-{calls}", "type": "function", "function": function}
             events.append({"tool_calls": [one]})
             calls += 1
@@ -50,10 +50,12 @@ def stream(number: int, parts: list[tuple[Any, str]], members: dict[str, Any], s
                 events.append({"tool_calls": [one]})
         else:
             events.append({kind: words})
-    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in events]
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in events
+    ]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls" if calls else "stop"}]})
     padded = [{**chunk, "obfuscation": "x" * (place % 4)} for place, chunk in enumerate(chunks)]
-    told = [{**head, **members, **chunk} for chunk in (padded if number % 2 else chunks)]
+    told: list[dict[str, Any]] = [{**head, **members, **chunk} for chunk in (padded if number % 2 else chunks)]
     return b"".join(b"data: %b\n\n" % json.dumps(one, separators=separators).encode() for one in told)
 
 

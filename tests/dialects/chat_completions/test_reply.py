@@ -197,6 +197,16 @@ def test_fold_keeps_what_is_beside_a_call() -> None:
     ]
 
 
+def test_fold_takes_the_first_id() -> None:
+    """Of ids that differ from fragment to fragment the first is the call's."""
+    function = {"name": "f", "arguments": ""}
+    message = folded(
+        {"tool_calls": [{"index": 0, "id": "t1", "function": function}]},
+        {"tool_calls": [{"index": 0, "id": "t2", "function": {"arguments": "{}"}}]},
+    )
+    assert [(call["id"], call["function"]["arguments"]) for call in message["tool_calls"]] == [("t1", "{}")]
+
+
 def test_fold_of_other_choices() -> None:
     """Only the first choice counts."""
     fold = Fold()

@@ -357,6 +357,20 @@ def test_content_of_the_chunk_that_ends() -> None:
     assert told(made.finish(nothing))[0]["choices"][0]["delta"] == {"role": "assistant"}
 
 
+def test_what_has_gone_is_not_in_the_ending() -> None:
+    """Members of a chunk with text and a finish_reason go with the text, and not again."""
+    made = splicer()
+    (out,) = fed(made, chunk({"content": "a"}, "stop", x_once=1))
+    assert (told(out)[0]["x_once"], "x_once" in told(made.finish(nothing))[0]) == (1, False)
+
+
+def test_an_empty_chunk_of_a_later_iteration() -> None:
+    """A chunk that says nothing, and that nothing was taken from, goes on with the first iteration's head."""
+    made = splicer()
+    fed(made, chunk({}))
+    assert rerun(made, chunk({}, number=2)) == [chunk({}).replace(b'": ', b'":').replace(b', "', b',"')]
+
+
 def test_text_behind_the_finish_reason() -> None:
     """Text that comes behind a finish_reason still goes before the ending."""
     made = splicer()
@@ -382,6 +396,38 @@ def test_dropped_calls_never_go() -> None:
     fed(made, chunk(begun("srv")), chunk(more("{}")), chunk({}, "tool_calls"))
     made.drop()
     assert b"srv" not in made.finish(lambda _: True)
+
+
+def test_dropped_text_never_goes() -> None:
+    """Text that was held and dropped does not come back at the end."""
+    made = CHAT_COMPLETIONS.splicer(usage="sum", include_usage=False)
+    made.begin(ours, everything=True)
+    fed(made, chunk({"content": "secret"}), chunk({}, "tool_calls"))
+    made.drop()
+    assert b"secret" not in made.finish(lambda _: True)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_later_fragments_have_neither_id_nor_name(held: bool) -> None:
+    """Clients glue ids and names that come again, so they come once; an empty one counts as one."""
+    made = splicer()
+    name = "srv" if held else "cli"
+    empty = {"tool_calls": [{"index": 0, "id": "", "function": {"name": "", "arguments": "}"}}]}
+    out = b"".join(fed(made, chunk(begun(name, "{")), chunk(begun(name, " ")), chunk(empty))) + made.finish(ours)
+    pieces = [c["delta"]["tool_calls"][0] for one in told(out) for c in one["choices"] if "tool_calls" in c["delta"]]
+    assert [sorted(piece) for piece in pieces] == [
+        ["function", "id", "index", "type"],
+        ["function", "index", "type"],
+        ["function", "index"],
+    ]
+    assert [sorted(piece["function"]) for piece in pieces] == [["arguments", "name"], ["arguments"], ["arguments"]]
+
+
+def test_a_custom_call_without_a_type() -> None:
+    """The type that a first fragment lacks is told by what it has."""
+    made = splicer()
+    (out,) = fed(made, chunk({"tool_calls": [{"index": 0, "id": "t1", "custom": {"name": "cli", "input": ""}}]}))
+    assert told(out)[0]["choices"][0]["delta"]["tool_calls"][0]["type"] == "custom"
 
 
 def test_indices_run_on_over_iterations() -> None:
@@ -464,6 +510,31 @@ def test_a_frame_without_json_is_not_a_text() -> None:
     plain = [chunk({"content": word}) for word in ("aa", "bb")]
     fed(made, *plain, plain[0].replace(b'"aa"', b'"a"a"'), chunk({}, "stop"))
     assert made.reply().fault == "a chunk could not be read"
+
+
+def test_a_member_of_the_same_name_is_no_text() -> None:
+    """A text is not mixed up with another member of its name and value."""
+    made = splicer()
+    head = b'data: {"x":{"content":"aa"},"id":"c1","choices":[{"index":0,"delta":{"content":"aa"}}]}\n\n'
+    fed(made, head, head, head.replace(b'"x":{"content":"aa"}', b'"x":{"content":"bb"}'))
+    assert made.reply().value()["choices"][0]["message"]["content"] == "aaaaaa"
+
+
+def test_the_same_logprobs_twice() -> None:
+    """Logprobs are collected from each chunk, also where they are the same."""
+    made = splicer()
+    raw = chunk({"content": "a"}).replace(b'"finish_reason"', b'"logprobs": {"content": [1]}, "finish_reason"')
+    fed(made, raw, raw, raw)
+    assert made.reply().value()["choices"][0]["logprobs"] == {"content": [1, 1, 1]}
+
+
+@pytest.mark.parametrize("role", ["assistant", None, ""])
+def test_role_in_each_chunk(role: str | None) -> None:
+    """A role that comes again is removed from every later chunk, whatever it says."""
+    made = splicer()
+    raw = chunk({"role": role, "content": "a"})
+    out = told(b"".join(fed(made, raw, raw, raw)))
+    assert ["role" in one["choices"][0]["delta"] for one in out] == [True, False, False]
 
 
 def test_comment_frame() -> None:

@@ -213,3 +213,11 @@ def test_delivered_is_told_beside_the_fold() -> None:
     """Whether the client has a call already, only the splicer knows."""
     assert Fold().reply(delivered=True).delivered
     assert not Fold().reply().delivered
+
+
+def test_a_null_in_the_ending_takes_nothing_away() -> None:
+    """What message_start has, a null in message_delta leaves; what it lacks becomes null."""
+    start = {"type": "message_start", "message": {"content": [], "container": {"id": "c"}}}
+    delta = {"type": "message_delta", "delta": {"container": None, "stop_reason": "end_turn", "stop_sequence": None}}
+    wanted = {"content": [], "container": {"id": "c"}, "stop_reason": "end_turn", "stop_sequence": None}
+    assert fold(start, delta, STOP).value() == wanted

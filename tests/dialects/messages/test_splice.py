@@ -293,7 +293,7 @@ def test_other_members_of_the_last_ending_stay() -> None:
     splicer.begin(owned)
     last = (
         b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"tool_use",'
-        b'"container":{"id":"c", "n":1.50}},"usage":{},"new":[ 1.0 ]}\n\n'
+        b'"container":{"id":"c", "n":1.50}},"usage":{},"new":[\ndata: 1.0 ]}\n\n'
     )
     feed(splicer, start(), last, event("message_stop"))
     wire = splicer.finish(not_owned)

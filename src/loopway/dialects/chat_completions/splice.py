@@ -394,7 +394,6 @@ class ChatSplicer:
         """Count the usage of the iteration that is over, once."""
         if not self._counted:
             return
-        self._counted = False
         own = msgspec.json.decode(self._own_usage) if self._own_usage is not None else None
         usage = own if isinstance(own, dict) else {}
         self._usage = added(self._usage, usage) if self._mode == "sum" else usage

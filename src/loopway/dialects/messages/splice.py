@@ -176,7 +176,7 @@ class MessagesSplicer:
 
     def _shown(self, frame: Frame, block: Block) -> bytes:
         place = block.place
-        if block.closed and _is_stop(frame):
+        if block.closed:  # its stop is this event, or among those that are released with it
             self._open.discard(place)
         if place == block.index and frame.event:
             return frame.raw
@@ -211,12 +211,6 @@ class MessagesSplicer:
             **fold.outer,
         }
         return encode("message_delta", _one_line(written(members)))
-
-
-def _is_stop(frame: Frame) -> bool:
-    if frame.event:
-        return frame.event == b"content_block_stop"
-    return b"content_block_stop" in (frame.data or b"")[:60]
 
 
 def _moved(frame: Frame, place: int) -> bytes:
