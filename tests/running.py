@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from in_process import running
+from served import running
 
 __all__ = ["LONGEST_SECONDS", "Running", "environment", "run", "running"]
 

@@ -11,6 +11,8 @@ from loopway._version import __version__
 from loopway.engine.plan import AgenticLoopPlan, AgenticLoopRequestPatch
 from loopway.errors import ConfigError, Rejected
 from loopway.hooks.base import AgenticLoopHook
+from loopway.hooks.server_tools import ServerTool, server_tool
+from loopway.hooks.tools import Tool, ToolContext, ToolError, ToolResult, ToolSource
 
 if TYPE_CHECKING:
     from loopway.app import create_app
@@ -21,8 +23,15 @@ __all__ = [
     "AgenticLoopRequestPatch",
     "ConfigError",
     "Rejected",
+    "ServerTool",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolResult",
+    "ToolSource",
     "__version__",
     "create_app",
+    "server_tool",
 ]
 
 

@@ -5,6 +5,7 @@ It must not decide anything: it builds, in this order: settings, hooks, upstream
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,21 @@ from loopway.errors import ExchangeError, MethodNotAllowed, Problem
 from loopway.exchange import Driver, LoopSettings
 from loopway.hooks import registry
 from loopway.hooks.chain import Chain
+from loopway.hooks.kept import KeptHalves
+from loopway.hooks.server_tools import ServerTool
+from loopway.hooks.toolbox import Toolbox
+from loopway.hooks.tools import ToolSource
 from loopway.server import admin
 from loopway.server.admission import Admission
 from loopway.server.auth import KeyHolder, Keys
 from loopway.server.failures import answer
 from loopway.server.routes import Door, exchange_route, new_request_id, not_found, read_head
 from loopway.settings import Draft, Settings, read, read_mapping
-from loopway.telemetry import all_of
+from loopway.state import MemoryStore, RedisStore, Store
+from loopway.telemetry import all_of, otel
 from loopway.telemetry.logs import Logs
 from loopway.telemetry.metrics import Metrics
+from loopway.telemetry.tracing import Tracing
 from loopway.upstream.client import Upstream
 from loopway.upstream.pool import Target
 from loopway.upstream.routing import Route, Router
@@ -68,6 +75,7 @@ class Gateway:
         *,
         listeners: Sequence[Listener] = (),
         scraped: Callable[[], CollectorRegistry] | None = None,
+        spans: otel.Export | None = None,
     ) -> None:
         self.settings = settings
         self.hooks = [name for name, _ in hooks]
@@ -78,17 +86,37 @@ class Gateway:
             hooks=self.hooks,
             upstreams=list(settings.upstreams),
             tools=registry.names_of([hook for _, hook in hooks]),
-            provider=lambda dialect: DIALECTS[dialect].provider if dialect in DIALECTS else "",  # type: ignore[index]
+            provider=_provider_of,
+            upstream_models=[model.sent_as for model in settings.models],
+            exchanges=[
+                (dialect, model.name)
+                for model in settings.models
+                for dialect in settings.upstreams[model.upstream].dialects
+            ],
         )
-        listener = all_of([self.metrics, Logs(), *listeners])
+        self.tracing: Tracing | None = None
+        if spans is not None or otel.given_provider() is not None:
+            self.tracing = Tracing(service_name=settings.telemetry.service_name, provider_of=_provider_of, where=spans)
+        # Tracing comes first: the others read the trace id.
+        traced = [self.tracing] if self.tracing is not None else []
+        listener = all_of([*traced, self.metrics, Logs(), *listeners])
         self.router = Router(
             [_route(model, settings, self.upstreams) for model in settings.models],
             {model.name: model.fallback for model in settings.models if model.fallback},
         )
-        self.chain = Chain(hooks, timeout_seconds=settings.loop.hook_timeout_seconds, listener=listener)
+        deciding = [(name, hook) for name, hook in hooks if registry.decides(hook)]
+        self.chain = Chain(deciding, timeout_seconds=settings.loop.hook_timeout_seconds, listener=listener)
+        self.toolbox = Toolbox(
+            [(name, hook) for name, hook in hooks if isinstance(hook, ToolSource)],
+            timeout_seconds=settings.loop.hook_timeout_seconds,
+            listener=listener,
+        )
+        self.store = _store(settings)
         driver = Driver(
             router=self.router,
             chain=self.chain,
+            toolbox=self.toolbox,
+            kept=KeptHalves(self.store),
             settings=_loop(settings),
             listener=listener,
             background=self.admission.background,
@@ -115,11 +143,21 @@ class Gateway:
         self.app = _litestar(main, on_startup=[self._start], on_shutdown=[self._stop])
         self.admin = _litestar([scrape, *admin.health(self.admission)])
 
+    def flush(self) -> None:
+        """Send off what telemetry still holds; may block for some seconds."""
+        if self.tracing is not None:
+            self.tracing.stop()
+
     async def _start(self) -> None:
+        if self.tracing is not None:
+            self.tracing.start()
+        await self.toolbox.start()
         self.admission.ready = True
 
     async def _stop(self) -> None:
         self.admission.ready = False
+        await self.toolbox.aclose()
+        await self.store.aclose()
         for upstream in self.upstreams.values():
             await upstream.aclose()
 
@@ -134,7 +172,13 @@ def create_app(config: Config, hooks: Sequence[object] = ()) -> Litestar:
     Raises:
         ConfigError: The configuration cannot work; every problem at once.
     """
-    return build(config, hooks).app
+    gateway = build(config, hooks)
+
+    async def flush() -> None:
+        await asyncio.to_thread(gateway.flush)
+
+    gateway.app.on_shutdown.append(flush)  # `serving.serve` does it itself, when all else is over
+    return gateway.app
 
 
 def build(
@@ -168,8 +212,13 @@ def build(
             found.append((_name_of(instance), registry.checked(litellm.adapted(instance), f"hooks[{number}] in code")))
         except registry.Unusable as wrong:
             problems.append(Problem(f"hooks[{number}] in code", str(wrong)))
+    spans: otel.Export | None = None
+    try:
+        spans = otel.export()
+    except otel.Unusable as wrong:
+        problems.append(Problem(wrong.variable, str(wrong)))
     settings = adjust(draft.checked(problems))
-    return Gateway(settings, _distinct(found), listeners=listeners, scraped=scraped)
+    return Gateway(settings, _distinct(found), listeners=listeners, scraped=scraped, spans=spans)
 
 
 def warnings_of(config: str | Path) -> list[str]:
@@ -208,6 +257,8 @@ def _load_hooks(draft: Draft, problems: list[Problem]) -> list[tuple[str, object
 
 
 def _name_of(instance: object) -> str:
+    if isinstance(instance, ServerTool):
+        return f"{instance.__module__}.{instance.tool.name}"
     return f"{type(instance).__module__}.{type(instance).__qualname__}"
 
 
@@ -219,6 +270,10 @@ def _distinct(hooks: Sequence[tuple[str, object]]) -> list[tuple[str, object]]:
         counts[name] = counts.get(name, 0) + 1
         named.append((name if counts[name] == 1 else f"{name}#{counts[name]}", instance))
     return named
+
+
+def _provider_of(dialect: str) -> str:
+    return DIALECTS[dialect].provider if dialect in DIALECTS else ""
 
 
 def _upstream(name: str, settings: Settings) -> Upstream:
@@ -265,6 +320,13 @@ def _loop(settings: Settings) -> LoopSettings:
         usage=loop.usage,
         keepalive_seconds=loop.keepalive_seconds,
     )
+
+
+def _store(settings: Settings) -> Store:
+    state = settings.state
+    if state.redis_url is not None:
+        return RedisStore(state.redis_url.reveal(), seconds=state.keep_seconds)
+    return MemoryStore(most_bytes=state.max_bytes, seconds=state.keep_seconds)
 
 
 def _keys(settings: Settings) -> Keys:

@@ -26,7 +26,7 @@ This file must not know a wire format, HTTP, or where an error is shown.
     │   └── LimitReached       a configured limit
     │       ├── Full               503 or 529, with retry-after
     │       ├── OutOfTime          504, request_timeout_seconds
-    │       └── Draining           503 or 529, the gateway is shutting down
+    │       └── Draining           503, the gateway is shutting down
     └── ClientGone             nobody is left to be told
 """
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from in_process import MODEL, running
 from loopway import AgenticLoopHook, AgenticLoopPlan, AgenticLoopRequestPatch
 from loopway.engine.fingerprint import fingerprint
 from loopway.engine.limits import Limits
@@ -22,6 +21,7 @@ from loopway.errors import BadRequest, HookFailed, Rejected
 from loopway.hooks.chain import Asked, Caller, Chain, Session, Surface
 from loopway.testing import Recorded, call, text
 from loopway.testing import Reply as Said
+from served import MODEL, running
 
 TINY = 0.02  # seconds; a hook that hangs is one that waits for ever
 VALUE = {"content": [{"type": "tool_use", "id": "t1", "name": "owned_tool", "input": {"n": 1}}], "model": "m"}
@@ -381,23 +381,24 @@ async def test_reserved_names_stay_true(name: str) -> None:
     assert hook.gates[1]["kwargs"][name] == hook.gates[0]["kwargs"][name]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        AgenticLoopPlan(request_patch=AgenticLoopRequestPatch(kwargs={"a": 1})),
-        AgenticLoopPlan(terminate=True, request_patch=AgenticLoopRequestPatch(kwargs={"a": 1})),
-        AgenticLoopPlan(terminate=True, request_patch={"kwargs": {"a": 1}}),  # type: ignore[arg-type]
-    ],
-    ids=["skip", "terminate", "a patch of a wrong type that nobody reads"],
-)
-async def test_only_a_rerun_carries_kwargs(answer: AgenticLoopPlan) -> None:
-    """The patch of a plan that is no rerun is not read."""
-    hook = Hook(plan=answer)
+async def test_a_plan_that_skips_carries_kwargs_but_plans_no_rerun() -> None:
+    """A hook that only counts can keep its count: the next iteration has it, and no post hook is due for it."""
+    hook = Post(lambda response: response)
+    hook.plan_answer = AgenticLoopPlan(request_patch=AgenticLoopRequestPatch(kwargs={"a": 1}))
     session, _ = run_all([hook])
-    await session.plan(plan(), asked())
+    assert await session.plan(plan(), asked()) == Skip()
     await session.gate(gate(), asked())
-    assert "a" not in hook.gates[0]["kwargs"]
+    assert hook.gates[0]["kwargs"]["a"] == 1
     assert not session.post_is_due
+
+
+@pytest.mark.parametrize("patch", [{"kwargs": {}}, AgenticLoopRequestPatch(kwargs=None)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("terminate", [True, False])
+async def test_a_patch_of_a_wrong_type_is_a_failure_in_any_plan(patch: Any, terminate: bool) -> None:
+    """Where no rerun is asked for, the type of the patch is checked all the same."""
+    session, _ = run_all([Hook(plan=AgenticLoopPlan(terminate=terminate, request_patch=patch))])
+    with pytest.raises(HookFailed, match="is no AgenticLoopRequestPatch with kwargs"):
+        await session.plan(plan(), asked())
 
 
 # --- failures: the stance table ---

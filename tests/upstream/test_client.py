@@ -136,7 +136,7 @@ async def test_base_url(wire: Wire, upstream: Made, base: str, target: str) -> N
 async def test_cookies_are_not_kept(wire: Wire, upstream: Made) -> None:
     """A cookie that the upstream sets never goes back to it."""
     wire.script(wire.reply(b"{}", 200, "set-cookie: a=1"))
-    one = upstream()
+    one = upstream(base_url=wire.url.replace("127.0.0.1", "localhost"))
     await ask(one)
     await ask(one)
     assert "cookie" not in wire.calls[1].headers
@@ -256,6 +256,12 @@ async def test_longer_than_its_length(wire: Wire, upstream: Made) -> None:
     with pytest.raises(Broken):
         await ask(one)
     assert await ask(one) == b"second"
+
+
+async def test_many_headers_are_fine(wire: Wire, upstream: Made) -> None:
+    """300 header lines are read."""
+    wire.script(wire.reply(b"{}", 200, *(f"x-{number}: a" for number in range(300))))
+    assert len((await send(upstream())).headers) > 300
 
 
 async def test_a_large_header_is_fine(wire: Wire, upstream: Made) -> None:
@@ -633,6 +639,27 @@ async def test_closing_while_another_task_reads(wire: Wire, upstream: Made) -> N
     await response.aclose()
     with pytest.raises(Broken):
         await reader
+
+
+async def test_the_end_stays_the_end(upstream: Made) -> None:
+    """Whoever asks again behind the end of a whole body gets nothing, and no error."""
+    response = await send(upstream())
+    assert await response.read(100) == b'{"ok":true}'
+    assert await response.read(100) == b""
+
+
+async def test_a_busy_answer_is_dropped_before_the_next_try(wire: Wire, upstream: Made) -> None:
+    """The body of an answer that is not taken is not waited for."""
+
+    async def endless(_: Call, link: Link) -> None:
+        await link.send(wire.reply(b"half", 503, length=100))
+        await link.gone()
+
+    wire.script(endless, wire.reply())
+    one = upstream(max_retries=1)
+    response = await send(one)
+    await wire.until(lambda: wire.open == 1)
+    assert await response.read(100) == b'{"ok":true}'
 
 
 async def test_closing_behind_the_end_keeps_the_connection(wire: Wire, upstream: Made) -> None:

@@ -114,6 +114,20 @@ async def test_the_next_route_is_asked(wire: Wire, upstream: Made, failure: Any)
     assert tries == [("a", failure if isinstance(failure, int) else 0), ("b", 200)]
 
 
+async def test_a_busy_answer_is_dropped_before_the_next_route(wire: Wire, upstream: Made) -> None:
+    """The body of an answer that is not taken is not waited for."""
+
+    async def endless(_: Call, link: Link) -> None:
+        await link.send(wire.reply(b"half", 503, length=100))
+        await link.gone()
+
+    wire.script(endless, wire.reply())
+    one = upstream()
+    _, response = await call([route("a", upstream=one), route("b", upstream=one)], outgoing)
+    await wire.until(lambda: wire.open == 1)
+    await response.aclose()
+
+
 async def test_retries_come_before_the_fallback(wire: Wire, upstream: Made) -> None:
     """An upstream is given its own tries first."""
     wire.script(wire.reply(b"", 503), wire.reply(b"", 503), wire.reply())

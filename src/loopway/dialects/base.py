@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 from loopway.dialects.request import Request
 from loopway.dialects.sse import Frame
 from loopway.engine.reply import Reply
-from loopway.errors import Draining, ExchangeError, Full
+from loopway.errors import ExchangeError, Full
 
 DialectName = Literal["messages", "chat_completions"]
 InterimText = Literal["stream", "always", "never"]
@@ -139,5 +139,8 @@ class Dialect(Protocol):
 
 
 def status_of(error: ExchangeError, dialect: Dialect) -> int:
-    """The HTTP status of an error: being full or shutting down has the one that the dialect's SDKs try again on."""
-    return dialect.full_status if isinstance(error, (Full, Draining)) else error.status
+    """The HTTP status of an error. Being full has the dialect's own.
+
+    Shutting down is a 503 in each: SDKs try again on it as well, and proxies know it as "ask another instance".
+    """
+    return dialect.full_status if isinstance(error, Full) else error.status

@@ -7,15 +7,16 @@ touches keep their bytes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import msgspec
 
 from loopway.dialects.members import Members, NotAnObject
-from loopway.engine.answers import Answers
+from loopway.engine.answers import Answer, Answers, Kept
 from loopway.engine.limits import loops_asked
 from loopway.engine.plan import AgenticLoopRequestPatch
+from loopway.engine.reply import Reply
 from loopway.errors import BadRequest
 
 LOOPS = "max_agentic_loops"
@@ -193,6 +194,39 @@ class Request(ABC):
             changed.pop("tool_choice", None)
         return self._rerun(changed, tuple(removed))
 
+    def offering(self, tools: Sequence[tuple[str, str, Mapping[str, Any]]]) -> Self:
+        """The request with more tools behind its own: (name, description, JSON Schema) each."""
+        if not tools:
+            return self
+        own = self.tools() or []
+        members = self._members.with_members({"tools": [*own, *(self._tool(*tool) for tool in tools)]})
+        return type(self)(members, self.model, stream=self.stream, loops=self.loops)
+
+    def restored(self, kept: Sequence[Kept]) -> Self:
+        """The request with the server's halves of mixed replies back in its history."""
+        messages = self.messages()
+        for half in kept:
+            messages = self._restored(messages, half)
+        return self._rerun({"messages": messages}, ())
+
+    def completed(self, messages: list[dict[str, Any]], answers: Answers) -> list[dict[str, Any]] | None:
+        """Messages of a patch that answer some calls of a reply, with these answers beside them.
+
+        None if they do not hold the reply's assistant turn and results behind it.
+        """
+        ids = {call.id for call in answers.reply.calls}
+        for place in range(len(messages) - 1, -1, -1):
+            if ids & set(self._call_ids(messages[place])):
+                return self._completed(messages, place, answers)
+        return None
+
+    def history_call_ids(self) -> list[str]:
+        """The ids of all calls in the assistant turns of the history, in order."""
+        messages = self._members.get("messages")
+        if not isinstance(messages, list):
+            return []
+        return [id_ for message in messages if isinstance(message, dict) for id_ in self._call_ids(message)]
+
     def _rerun(self, changed: dict[str, Any], removed: tuple[str, ...], model: str | None = None) -> Self:
         if model is not None:
             changed["model"] = model
@@ -204,9 +238,33 @@ class Request(ABC):
     @abstractmethod
     def _read_tool_names(self) -> frozenset[str]: ...
 
-    @abstractmethod
     def _turns(self, answers: Answers) -> list[dict[str, Any]]:
         """The assistant turn of a reply, exactly, and the turns that answer its calls."""
+        return [self.assistant_turn(answers.reply), *self._results(answers.results)]
+
+    @abstractmethod
+    def assistant_turn(self, reply: Reply) -> dict[str, Any]:
+        """A reply as the turn of a history, exactly."""
+
+    @abstractmethod
+    def _results(self, answers: Sequence[Answer]) -> list[dict[str, Any]]:
+        """The turns that answer calls, in the order given."""
+
+    @abstractmethod
+    def _tool(self, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """A tool in the dialect's shape."""
+
+    @abstractmethod
+    def _call_ids(self, message: dict[str, Any]) -> list[str]:
+        """The ids of the calls that an assistant turn makes."""
+
+    @abstractmethod
+    def _restored(self, messages: list[dict[str, Any]], kept: Kept) -> list[dict[str, Any]]:
+        """A history with one server's half put back; unchanged where the client's half is not in it."""
+
+    @abstractmethod
+    def _completed(self, messages: list[dict[str, Any]], place: int, answers: Answers) -> list[dict[str, Any]] | None:
+        """A history whose turn at this place makes some of a reply's calls, with all of these made and answered."""
 
     @abstractmethod
     def _loosen(self, changed: dict[str, Any], removed: list[str]) -> None:

@@ -5,7 +5,7 @@ This file must not know what a message looks like.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,11 +14,21 @@ from loopway.engine.reply import Reply, ToolCall
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The result of one call: text, or the dialect's own content blocks."""
+    """The result of one call.
+
+    Attributes:
+        call: What was called.
+        content: Text, or content blocks in Anthropic's shape.
+        error: Whether it tells the model of a failure.
+        shown: Blocks that the client sees for this call.
+        usage: Counts that are added to the usage that the client sees.
+    """
 
     call: ToolCall
     content: str | list[dict[str, Any]]
     error: bool = False
+    shown: tuple[dict[str, Any], ...] = ()
+    usage: Mapping[str, Any] = {}
 
 
 class Answers(msgspec.Struct, frozen=True):
@@ -33,6 +43,20 @@ class Answers(msgspec.Struct, frozen=True):
     reply: Reply
     results: tuple[Answer, ...]
     choice_none: bool = False
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The server's half of a mixed reply, when the client has answered its own half.
+
+    Attributes:
+        client_ids: The ids of the calls that the client got.
+        turns: What the history lacks: the turns of the loop, and the full assistant turn as the last.
+        answers: The results of the server's calls.
+    """
+
+    client_ids: tuple[str, ...]
+    turns: list[dict[str, Any]]
+    answers: tuple[Answer, ...]
 
 
 REPEATED = (

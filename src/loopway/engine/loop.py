@@ -5,6 +5,7 @@
     Call(request)        <- Reply                the driver calls the model
     Gate(reply, after)   <- Claim | None         the driver asks the gates behind hook number `after`
     Plan(reply, claim)   <- Decision             the driver asks that hook for its plan
+    Keep(reply)          <- None                 a mixed reply goes to the client: the server's half is kept
     Decided(…)           <- None                 what was decided on this reply, for who watches
     return Finished | Overridden | Stopped
 
@@ -22,7 +23,7 @@ import msgspec
 from loopway.engine.answers import NO_MORE, REPEATED, Answers, refusing
 from loopway.engine.fingerprint import fingerprint
 from loopway.engine.limits import Breach, Limits
-from loopway.engine.plan import AgenticLoopRequestPatch, Decision, Override, Rerun, Skip, Terminate
+from loopway.engine.plan import AgenticLoopRequestPatch, Answered, Decision, Override, Rerun, Skip, Terminate
 from loopway.engine.reply import Reply
 
 Outcome = Literal["rerun", "override", "terminate", "skip"]
@@ -81,6 +82,16 @@ class Plan(msgspec.Struct, frozen=True):
     limits: Limits
 
 
+class Keep(msgspec.Struct, frozen=True):
+    """A reply with calls of server tools and of the client ends the exchange: keep what the client does not get.
+
+    Send back None.
+    """
+
+    request: Any
+    reply: Reply
+
+
 class Decided(msgspec.Struct, frozen=True):
     """What was decided on the reply of one iteration. Send back None.
 
@@ -120,7 +131,7 @@ class Stopped(msgspec.Struct, frozen=True):
     breach: Breach
 
 
-Command = Call | Gate | Plan | Decided
+Command = Call | Gate | Plan | Keep | Decided
 Result = Finished | Overridden | Stopped
 
 
@@ -131,6 +142,7 @@ def run(
     owned: frozenset[str],
     declared: frozenset[str],
     seconds: Callable[[], float],
+    served: frozenset[str] = frozenset(),
 ) -> Generator[Command, Any, Result]:
     """Run one exchange.
 
@@ -140,6 +152,7 @@ def run(
         owned: The tools that only the server runs.
         declared: The tools that the client declared itself.
         seconds: How long the loop has run.
+        served: The owned tools whose calls in a mixed reply can be kept until the client has answered its own.
     """
     depth = 0
     tool_calls = 0
@@ -148,6 +161,8 @@ def run(
         reply: Reply = yield Call(request, depth)
         if (reply.broken and reply.calls) or reply.fault or reply.delivered:
             # No tool runs on a broken reply, and none on one whose calls the client is already answering.
+            if _mixed(reply, declared, owned, served):
+                yield Keep(request, reply)
             yield Decided(depth, "skip")
             return Finished(reply, depth + 1)
         tool_calls += sum(call.name in owned for call in reply.calls)
@@ -155,6 +170,8 @@ def run(
         while True:
             claim: Claim | None = yield Gate(reply, depth, after, seen, limits)
             if claim is None:
+                if _mixed(reply, declared, owned, served):
+                    yield Keep(request, reply)
                 yield Decided(depth, "skip")
                 return Finished(reply, depth + 1)
             print_ = fingerprint(claim.context, reply.calls)
@@ -196,9 +213,22 @@ def run(
                     limits = limits.asked(patch.kwargs.get("max_agentic_loops"))
                     seen = (*seen, print_)
                     break
+                case Answered(answers):
+                    yield Decided(depth, "rerun", claim.name, None, print_)
+                    request = request.answered(answers)
+                    seen = (*seen, print_)
+                    break
                 case _:
                     assert_never(decision)
         depth += 1
+
+
+def _mixed(reply: Reply, declared: frozenset[str], owned: frozenset[str], served: frozenset[str]) -> bool:
+    """Whether a whole reply calls server tools and tools of the client at once."""
+    if reply.broken:
+        return False
+    names = [call.name for call in reply.calls]
+    return any(name in served for name in names) and any(name in declared and name not in owned for name in names)
 
 
 def _all_ours(reply: Reply, claim: Claim, declared: frozenset[str], owned: frozenset[str]) -> bool:

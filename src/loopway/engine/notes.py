@@ -13,8 +13,17 @@ import msgspec
 from loopway.engine.limits import Breach
 from loopway.engine.loop import Outcome
 
+__all__ = [
+    "Began", "Breach", "CallBegan", "CallEnded", "CallFailed", "Ended", "FirstChunk", "FirstContent", "GonePhase",
+    "HookRan", "IterationDecided", "Listener", "Note", "Outcome", "Phase", "ReplyCame", "Said", "Subject", "ToolBegan",
+    "ToolRan", "ToolResult", "nobody",
+]  # fmt: skip
+
 Phase = Literal["pre_call", "gate", "plan", "post", "cleanup"]
 """The phases of a hook."""
+
+ToolResult = Literal["ok", "error", "timeout", "cancelled"]
+"""How a call of a server tool ended."""
 
 GonePhase = Literal["request", "upstream", "stream", "hook"]
 """Where an exchange was when its client left."""
@@ -33,7 +42,11 @@ class Subject(msgspec.Struct, kw_only=True):
         began: When the request came.
         traceparent: The caller's W3C trace context, if it sent one.
         tracestate: The vendor part of it.
-        state: What a listener keeps for this exchange, by the listener's name.
+        http: Reads what a trace shows of the HTTP request: `scheme`, `host`, `port`, `client`, `version`, `user_agent`;
+            what is not known is not there.
+        state: What a listener keeps for this exchange, by the listener's name. `trace_id` is there for others, and
+            `exemplar` if the trace is recorded.
+        answer_headers: What a listener adds to the head of the answer when it hears `Began`.
     """
 
     request_id: str
@@ -47,7 +60,9 @@ class Subject(msgspec.Struct, kw_only=True):
     route: str = ""
     traceparent: str = ""
     tracestate: str = ""
+    http: Callable[[], Mapping[str, str | int]] = dict
     state: dict[str, Any] = msgspec.field(default_factory=dict)
+    answer_headers: list[tuple[bytes, bytes]] = msgspec.field(default_factory=list)
 
 
 class Began(msgspec.Struct, frozen=True):
@@ -55,7 +70,16 @@ class Began(msgspec.Struct, frozen=True):
 
 
 class CallBegan(msgspec.Struct, frozen=True):
-    """A model call is about to be sent. `headers` may be added to (trace context)."""
+    """A model call is about to be sent to one upstream; its tries follow as `CallEnded`.
+
+    It ends with `ReplyCame` or with `CallFailed`. A fallback is a call of its own.
+
+    Attributes:
+        model: The model name that the upstream gets.
+        parameters: Reads the sampling parameters, by their names on the wire.
+        content: Reads the request's body, for those who asked to see prompts.
+        headers: May be added to (trace context).
+    """
 
     depth: int
     upstream: str
@@ -64,6 +88,7 @@ class CallBegan(msgspec.Struct, frozen=True):
     port: int | None
     parameters: Callable[[], Mapping[str, Any]]
     headers: dict[str, str]
+    content: Callable[[], Mapping[str, Any]] = dict
 
 
 class CallEnded(msgspec.Struct, frozen=True):
@@ -76,6 +101,25 @@ class CallEnded(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+class FirstChunk(msgspec.Struct, frozen=True):
+    """The first bytes of a streamed reply came, so many seconds behind the call; a ping of the upstream counts."""
+
+    depth: int
+    upstream: str
+    model: str
+    seconds: float
+
+
+class CallFailed(msgspec.Struct, frozen=True):
+    """A model call ended without a reply. `error`: an HTTP status, a kind of `errors.py`, or `cancelled`."""
+
+    depth: int
+    upstream: str
+    model: str
+    seconds: float
+    error: str
+
+
 class FirstContent(msgspec.Struct, frozen=True):
     """The first content of the answer goes to the client."""
 
@@ -83,7 +127,7 @@ class FirstContent(msgspec.Struct, frozen=True):
 
 
 class ReplyCame(msgspec.Struct, frozen=True):
-    """A reply is whole, or as whole as it will be."""
+    """A reply is whole, or as whole as it will be. `model` is the name that the upstream got."""
 
     depth: int
     upstream: str
@@ -108,14 +152,24 @@ class HookRan(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
-class ToolRan(msgspec.Struct, frozen=True):
-    """A server tool ran."""
+class ToolBegan(msgspec.Struct, frozen=True):
+    """A server tool is about to run. Told in the tool's own task, so that a trace context may be set in it."""
 
     tool: str
-    result: Literal["ok", "error", "timeout", "cancelled"]
+    call_id: str
+    depth: int
+    tool_of: str
+
+
+class ToolRan(msgspec.Struct, frozen=True):
+    """A server tool ran. Told in the tool's own task. `detail` is for the log."""
+
+    tool: str
+    result: ToolResult
     seconds: float
     depth: int
     call_id: str
+    detail: str | None = None
 
 
 class IterationDecided(msgspec.Struct, frozen=True):
@@ -139,7 +193,10 @@ class Ended(msgspec.Struct, frozen=True):
     """The exchange is over, however.
 
     Attributes:
-        status: The HTTP status that the client saw (499: it left before one).
+        status: How it ended, as an HTTP status: the one that the client saw, or, if an error came into an answer that
+            had begun, the one that the error would have had; 499 if the client left before one.
+        delivered: The status that went out; 0 if none did.
+        outcome: What was decided last, if anything was.
         admitted: Whether it began; false if it was refused at the door.
         error: The kind of error that ended it, or None.
         gone: Where the exchange was when the client left, or None.
@@ -153,6 +210,8 @@ class Ended(msgspec.Struct, frozen=True):
     upstream_seconds: float = 0.0
     hook_seconds: float = 0.0
     admitted: bool = True
+    delivered: int = 0
+    outcome: Outcome | None = None
     breach: Breach | None = None
     error: str | None = None
     error_text: str | None = None
@@ -160,7 +219,21 @@ class Ended(msgspec.Struct, frozen=True):
     usage: Mapping[str, int] = {}
 
 
-Note = Began | CallBegan | CallEnded | FirstContent | ReplyCame | HookRan | ToolRan | IterationDecided | Said | Ended
+Note = (
+    Began
+    | CallBegan
+    | CallEnded
+    | FirstChunk
+    | CallFailed
+    | FirstContent
+    | ReplyCame
+    | HookRan
+    | ToolBegan
+    | ToolRan
+    | IterationDecided
+    | Said
+    | Ended
+)
 Listener = Callable[[Subject, Note], None]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from loopway.engine.answers import Answers
 from loopway.engine.limits import loops_asked
 
 
@@ -78,10 +79,16 @@ class Rerun(msgspec.Struct, frozen=True, tag=True):
     patch: AgenticLoopRequestPatch
 
 
-Decision = Skip | Override | Terminate | Rerun
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """Call the model again with these answers to all calls of its reply."""
+
+    answers: Answers
 
 
-def decide(plan: object) -> Decision:
+Decision = Skip | Override | Terminate | Rerun | Answered
+
+
+def decide(plan: object) -> Skip | Override | Terminate | Rerun:
     """Read a plan. Raises `PlanError` where it is no plan, or one that cannot be carried out."""
     if not isinstance(plan, AgenticLoopPlan):
         raise PlanError(f"it returned {_named(plan)}; return an AgenticLoopPlan")

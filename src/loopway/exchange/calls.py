@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from loopway.dialects.request import Request
-from loopway.engine.notes import CallBegan, CallEnded, Note
+from loopway.engine.notes import CallBegan, CallEnded, CallFailed, FirstChunk, Note
 from loopway.errors import Refused
 from loopway.exchange.ports import Headers, Incoming
 from loopway.upstream.client import Auth, Try
@@ -36,7 +36,6 @@ class Calls:
     Attributes:
         seconds: Time spent waiting for upstreams.
         route: Where the last call went.
-        made: How many calls got an answer.
     """
 
     def __init__(
@@ -53,6 +52,12 @@ class Calls:
         self._auth: Auth = "x-api-key" if incoming.dialect.name == "messages" else "bearer"
         self.seconds = 0.0
         self.route: Route | None = None
+        self._open: _Open | None = None
+
+    @property
+    def model(self) -> str:
+        """The model name that the last upstream got."""
+        return self.route.upstream_model if self.route is not None else ""
 
     @property
     def upstream(self) -> str:
@@ -69,17 +74,20 @@ class Calls:
         incoming = self._incoming
 
         def outgoing(route: Route) -> Outgoing:
+            self.failed()
             self.route = route
+            self._open = _Open(depth, self._clock())
             trace = dict(incoming.trace_headers)
             self._tell(
                 CallBegan(
                     depth=depth,
                     upstream=route.upstream.name,
-                    model=request.model,
+                    model=route.upstream_model,
                     server=route.upstream.host,
                     port=route.upstream.port,
                     parameters=request.parameters,
                     headers=trace,
+                    content=request.data,
                 )
             )
             traced = tuple((name.encode(), value.encode("latin-1")) for name, value in trace.items())
@@ -93,6 +101,8 @@ class Calls:
             )
 
         def tried(route: Route, one: Try) -> None:
+            if self._open is not None:
+                self._open.error = one.error_kind or (str(one.status) if one.status >= _ERROR_STATUS else "")
             self._tell(CallEnded(depth, route.upstream.name, one.status, one.seconds, one.error_kind))
 
         routes = self._router.routes(request.model, incoming.dialect.name)
@@ -106,6 +116,17 @@ class Calls:
         headers = [*coming_back(response.headers), *as_it_came(response.headers, encoded=False)]
         raise Refused(self.upstream, response.status, headers, body)
 
+    def answered(self) -> None:
+        """The open call has its reply."""
+        self._open = None
+
+    def failed(self, error: str = "") -> None:
+        """A call that is still open ended without a reply; `error` says why if its last try does not."""
+        if self._open is not None:
+            lost, self._open = self._open, None
+            seconds = self._clock() - lost.began
+            self._tell(CallFailed(lost.depth, self.upstream, self.model, seconds, lost.error or error or "other"))
+
     async def timed(self, waiting: Awaitable[T]) -> T:
         """Wait for an upstream, and count the time."""
         began = self._clock()
@@ -116,13 +137,30 @@ class Calls:
 
     async def timed_chunks(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The chunks of an upstream; only the waiting for them is counted."""
-        clock = self._clock
+        clock, call = self._clock, self._open
         began = clock()
+        first = True
         async for chunk in chunks:
-            self.seconds += clock() - began
+            now = clock()
+            self.seconds += now - began
+            if first:
+                first = False
+                if call is not None:
+                    self._tell(FirstChunk(call.depth, self.upstream, self.model, now - call.began))
             yield chunk
             began = clock()
         self.seconds += clock() - began
+
+
+class _Open:
+    """A call that has no reply yet."""
+
+    __slots__ = ("began", "depth", "error")
+
+    def __init__(self, depth: int, began: float) -> None:
+        self.depth = depth
+        self.began = began
+        self.error = ""
 
 
 def coming_back(headers: Headers) -> list[tuple[bytes, bytes]]:

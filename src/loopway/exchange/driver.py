@@ -16,9 +16,10 @@ import msgspec
 from loopway.dialects.base import status_of
 from loopway.dialects.request import Request
 from loopway.engine.limits import loops_asked
-from loopway.engine.loop import Call, Decided, Gate, Plan, Result, run
+from loopway.engine.answers import Answers
+from loopway.engine.loop import Call, Decided, Gate, Keep, Plan, Result, run
 from loopway.engine.notes import Listener, Said, Subject
-from loopway.engine.plan import Decision, Rerun
+from loopway.engine.plan import Answered, Decision, Rerun
 from loopway.engine.reply import Reply
 from loopway.errors import (
     BadRequest,
@@ -34,6 +35,9 @@ from loopway.exchange.ports import Incoming, LoopSettings, Sink, StreamMode
 from loopway.exchange.state import Exchange
 from loopway.exchange.stream_road import StreamRoad
 from loopway.hooks.chain import Asked, Caller, Chain
+from loopway.hooks.kept import KeptHalves
+from loopway.hooks.served import PLACE, ServedTools
+from loopway.hooks.toolbox import Toolbox
 from loopway.upstream.routing import Router
 
 
@@ -52,6 +56,10 @@ class Road(Protocol):
         """The last reply is not the answer."""
         ...
 
+    async def show(self, answers: Answers) -> None:
+        """Show the client what tools want it to see, and count what they add to its usage."""
+        ...
+
     async def answer(self, result: Result) -> None:
         """Write the answer."""
         ...
@@ -63,6 +71,8 @@ class Driver:
     Args:
         router: Model names to upstreams.
         chain: The hooks.
+        toolbox: The server tools.
+        kept: The server's halves of mixed replies.
         settings: How loops are run.
         listener: Is told each note.
         background: Runs what is left when an answer is out (clean-up hooks).
@@ -74,6 +84,8 @@ class Driver:
         *,
         router: Router,
         chain: Chain,
+        toolbox: Toolbox,
+        kept: KeptHalves,
         settings: LoopSettings,
         listener: Listener,
         background: Callable[[Coroutine[Any, Any, None]], None],
@@ -81,6 +93,8 @@ class Driver:
     ) -> None:
         self._router = router
         self._chain = chain
+        self._toolbox = toolbox
+        self._kept = kept
         self._settings = settings
         self._listener = listener
         self._background = background
@@ -141,10 +155,24 @@ class Driver:
             return
         if request.thread:
             raise ThreadUnsupported
-        exchange.owned = self._chain.owned
+        exchange.owned = self._chain.owned | exchange.served.names
+        if exchange.served.names:
+            request = request.offering(exchange.served.to_inject(request.tool_names))
         appended = mode == "appended"
         road: Road = StreamRoad(exchange, request, appended=appended) if request.stream else JsonRoad(exchange)
+        if exchange.served.names:
+            request = await self._restored(exchange, request)
         await road.answer(await self._loop(exchange, road, request))
+
+    @staticmethod
+    async def _restored(exchange: Exchange, request: Request) -> Request:
+        """The request with the server's halves of earlier mixed replies back in its history."""
+        ids = request.history_call_ids()
+        if not ids:
+            return request
+        exchange.phase = "hook"
+        kept = await exchange.served.find(ids)
+        return request.restored(kept) if kept else request
 
     @staticmethod
     async def _read(exchange: Exchange) -> Request:
@@ -165,7 +193,7 @@ class Driver:
         asked = request.loops
         if asked is None and incoming.loops is not None:
             asked = _loops_of_header(incoming.loops)
-        if self._chain.hooks:
+        if self._chain.hooks or self._toolbox.sources:
             exchange.session = self._chain.session(exchange.subject, _caller(incoming, request))
         if self._chain.has_pre_call:
             exchange.phase = "hook"
@@ -177,7 +205,16 @@ class Driver:
         own = self._router.routes(request.model, exchange.dialect.name)[0].max_agentic_loops
         limits = exchange.limits if own is None else msgspec.structs.replace(exchange.limits, loops=own)
         exchange.limits = limits.asked(asked)
+        exchange.served = self._served(exchange, request)
         return request
+
+    def _served(self, exchange: Exchange, request: Request) -> ServedTools:
+        """The server tools of this exchange. A tool that the client declares itself is the client's."""
+        offers = self._toolbox.offers(request.model) if self._toolbox.sources else {}
+        for name in exchange.declared & offers.keys():
+            del offers[name]
+        surface = exchange.dialect.name
+        return ServedTools(self._toolbox, self._kept, exchange.subject, surface, offers, self._clock)
 
     @staticmethod
     def _accept(exchange: Exchange) -> Callable[[Request, dict[str, Any]], Request]:
@@ -202,7 +239,9 @@ class Driver:
     def _watched(self, exchange: Exchange, request: Request, mode: StreamMode) -> bool:
         """Whether the loop is run on this request."""
         surface = exchange.dialect.name
-        if not exchange.incoming.loop or not self._chain.watches(surface, lambda: request.tool_names):
+        if not exchange.incoming.loop:
+            return False
+        if not exchange.served.names and not self._chain.watches(surface, lambda: request.tool_names):
             return False
         if not request.single:
             self._say_once(exchange, "loop_not_run", "n > 1 asks for several replies; no loop is run on such requests")
@@ -228,7 +267,9 @@ class Driver:
             owned=exchange.owned,
             declared=exchange.declared,
             seconds=lambda: clock() - began,
+            served=exchange.served.names,
         )
+        first = request
         command = next(loop)
         while True:
             if exchange.sink.interrupted is not None:
@@ -241,11 +282,15 @@ class Driver:
                 case Gate():
                     exchange.phase = "hook"
                     answer = await session.gate(command, _asked(request))
+                    if answer is None:
+                        answer = exchange.served.claim(command, exchange.declared, exchange.owned)
                 case Plan():
                     exchange.phase = "hook"
                     exchange.planner = command.claim.name
-                    answer = await session.plan(command, _asked(request))
-                    self._check_model(exchange, answer, command.depth)
+                    answer = await self._plan(exchange, road, command, request)
+                case Keep(current, reply):
+                    exchange.phase = "hook"
+                    await self._keep(exchange, first, current, reply)
                 case Decided():
                     exchange.decided(command)
                     if command.outcome in ("rerun", "override"):
@@ -274,6 +319,41 @@ class Driver:
         if made is not reply:
             exchange.last = made
         return made
+
+    async def _plan(self, exchange: Exchange, road: Road, command: Plan, request: Request) -> Decision:
+        """Ask the hook that claimed for its plan, or answer the calls of server tools."""
+        served = exchange.served
+        if command.claim.hook == PLACE:
+            exchange.hooks.planned = None
+            decision: Decision = await served.plan(command)
+        else:
+            decision = await exchange.hooks.plan(command, _asked(request))
+            self._check_model(exchange, decision, command.depth)
+            if isinstance(decision, Rerun) and decision.patch.messages is not None and served.of(command.reply):
+                await self._complete(exchange, road, command, request, decision)
+        if isinstance(decision, Answered):
+            await road.show(decision.answers)
+        return decision
+
+    @staticmethod
+    async def _complete(exchange: Exchange, road: Road, command: Plan, request: Request, decision: Rerun) -> None:
+        """A hook answered its calls of a reply that calls server tools as well: answer those in the same rerun."""
+        messages = decision.patch.messages or []
+        there = msgspec.json.encode(messages)
+        left = [call for call in exchange.served.of(command.reply) if call.id.encode() not in there]
+        if not left or request.completed(messages, Answers(command.reply, ())) is None:
+            return
+        answers = Answers(command.reply, await exchange.served.answers(left, command.depth))
+        decision.patch.messages = request.completed(messages, answers)
+        await road.show(answers)
+
+    @staticmethod
+    async def _keep(exchange: Exchange, first: Request, current: Request, reply: Reply) -> None:
+        """Keep the server's half of a mixed reply, with the turns of the loop that the client has not seen."""
+        before, now = first.messages(), current.messages()
+        turns = now[len(before) :] if now[: len(before)] == before else []
+        turns.append(current.assistant_turn(reply))
+        await exchange.served.keep(reply, turns, exchange.declared, exchange.owned, exchange.iterations - 1)
 
     @staticmethod
     def _check_model(exchange: Exchange, decision: Decision, depth: int) -> None:

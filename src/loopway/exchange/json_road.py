@@ -10,6 +10,8 @@ from typing import Any, assert_never
 import msgspec
 
 from loopway.dialects.request import Request
+from loopway.dialects.usage import added
+from loopway.engine.answers import Answers
 from loopway.engine.loop import Finished, Overridden, Result, Stopped
 from loopway.engine.reply import Reply
 from loopway.errors import Broken
@@ -43,6 +45,13 @@ class JsonRoad:
     def leave_behind(self) -> None:
         """The last reply is not the answer."""
 
+    async def show(self, answers: Answers) -> None:
+        """Keep what the answer will begin with."""
+        exchange = self._exchange
+        for one in answers.results:
+            exchange.shown += one.shown
+            exchange.usage = added(exchange.usage, dict(one.usage))
+
     async def answer(self, result: Result) -> None:
         """Write the answer."""
         exchange = self._exchange
@@ -59,10 +68,13 @@ class JsonRoad:
                 if isinstance(result, Stopped):
                     headers.append((b"x-loopway-abort", result.breach.encode()))
                 summed = result.iterations > 1 and settings.usage == "sum"
+                interim = list(exchange.interim) if settings.interim_text == "always" else []
+                if exchange.shown:
+                    interim.append(Reply(raw=msgspec.json.encode({"content": exchange.shown})))
                 body = exchange.dialect.final(
                     reply,
                     keep=exchange.keep,
-                    interim=exchange.interim if settings.interim_text == "always" else (),
+                    interim=interim,
                     usage=exchange.usage if summed and exchange.usage else None,
                 )
             case _:

@@ -5,13 +5,12 @@ This file must not know the loop.
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
 
-import msgspec
-
+from loopway.dialects.glimpse import Ends, Glimpse, glimpse
 from loopway.dialects.request import Request
 from loopway.engine.loop import Decided
-from loopway.errors import Broken
+from loopway.errors import Broken, ClientGone, UpstreamError
 from loopway.exchange.calls import as_it_came, coming_back, is_events
 from loopway.exchange.ports import Headers
 from loopway.exchange.state import Exchange
@@ -19,10 +18,9 @@ from loopway.upstream.response import UpstreamResponse
 
 _SMALL = 256 * 1024
 """Bytes of a JSON reply that is passed on in one piece."""
-_TAIL = 4096
-"""Bytes of the end of a stream that are looked at."""
 _COMPLETE = (b'"error"', b'"finish_reason":"', b'"finish_reason": "')
 """What else the end of a complete stream may hold: some servers forget the last event."""
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 async def pass_through(exchange: Exchange, request: Request) -> None:
@@ -38,49 +36,61 @@ async def pass_through(exchange: Exchange, request: Request) -> None:
         length = _length(response.headers)
         if not request.stream and length is not None and length <= _SMALL:
             body = await exchange.calls.timed(response.read(_SMALL, raw=True))
-            exchange.passed_on(_usage_of(body), exchange.clock() - began)
+            exchange.passed_on(glimpse(body), exchange.clock() - began)
             exchange.first_content()
             await exchange.sink.whole(response.status, headers, body)
         else:
             exchange.phase = "stream"
             if length is not None:
                 headers.append((b"content-length", b"%d" % length))
-            await _pass_chunks(exchange, response, headers)
-            exchange.passed_on({}, exchange.clock() - began)
+            told = await _pass_chunks(exchange, response, headers)
+            exchange.passed_on(told, exchange.clock() - began)
     finally:
         if loop:
             exchange.decided(Decided(0, "skip"))
         await response.aclose()
 
 
-async def _pass_chunks(exchange: Exchange, response: UpstreamResponse, headers: Headers) -> None:
+async def _pass_chunks(exchange: Exchange, response: UpstreamResponse, headers: Headers) -> Glimpse:
     sink = exchange.sink
     events = exchange.subject.stream and is_events(response.headers) and not response.encoded
-    last = b""
+    ends = Ends()
     try:
         async for chunk in exchange.calls.timed_chunks(response.raw_chunks()):
             if not sink.opened:
                 await sink.open(response.status, headers)
+            if events:
+                ends.passed(chunk)
+            if ends.content or not events:
                 exchange.first_content()
             await sink.write(chunk)
-            if events:
-                last = chunk[-_TAIL:] if len(chunk) >= _TAIL else (last + chunk)[-_TAIL:]
-    except Broken:
-        if events:
-            await _end_event(exchange, last)
+    except (UpstreamError, asyncio.CancelledError) as wrong:
+        if not events:
+            _cut(exchange)
+        elif isinstance(wrong, UpstreamError):
+            await _end_event(exchange, ends.last)
+        elif not isinstance(sink.interrupted, ClientGone):
+            await _end_event(exchange, b"it may have been on its way")
         raise
     if not sink.opened:
         await sink.open(response.status, headers)
-    if events and not any(word in last for word in (exchange.dialect.tail, *_COMPLETE)):
-        await _end_event(exchange, last)
+    if events and not any(word in ends.last for word in (exchange.dialect.tail, *_COMPLETE)):
+        await _end_event(exchange, ends.last)
         raise Broken(exchange.calls.upstream, "the upstream's stream ended before its answer was complete")
     await sink.close()
+    return ends.told()
 
 
 async def _end_event(exchange: Exchange, last: bytes) -> None:
     """End an event that was cut, so that the error behind it is one of its own."""
-    if last and not last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")):
+    if exchange.sink.opened and last and not last.endswith(_EVENT_ENDS):
         await exchange.sink.write(b"\n\n")
+
+
+def _cut(exchange: Exchange) -> None:
+    """What has gone is no stream of events: nothing can be said behind a part of it."""
+    if exchange.sink.opened:
+        exchange.sink.abort()
 
 
 def _length(headers: Headers) -> int | None:
@@ -88,18 +98,3 @@ def _length(headers: Headers) -> int | None:
         if name == b"content-length" and value.isdigit():
             return int(value)
     return None
-
-
-class _Usage(msgspec.Struct):
-    usage: dict[str, Any] | None = None
-
-
-_USAGE = msgspec.json.Decoder(_Usage)
-
-
-def _usage_of(body: bytes) -> dict[str, Any]:
-    """The usage of a reply that nobody else reads."""
-    try:
-        return _USAGE.decode(body).usage or {}
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return {}

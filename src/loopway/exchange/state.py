@@ -5,18 +5,20 @@ This file must not know the order in which things happen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from loopway.dialects.glimpse import Glimpse
 from loopway.dialects.usage import added
 from loopway.engine.limits import Breach
-from loopway.engine.loop import Decided
+from loopway.engine.loop import Decided, Outcome
 from loopway.engine.notes import Ended, FirstContent, GonePhase, IterationDecided, Note, ReplyCame, Subject
 from loopway.engine.reply import Reply
 from loopway.errors import ExchangeError, HookFailed
 from loopway.exchange.calls import Calls
 from loopway.exchange.ports import Incoming, LoopSettings, Sink
 from loopway.hooks.chain import Chain, Session
+from loopway.hooks.served import ServedTools
 from loopway.upstream.routing import Router
 
 
@@ -28,9 +30,11 @@ class Exchange:
         owned: The tools that only the server runs.
         declared: The tools that the client declared itself.
         session: The hooks' side of it; None where there are no hooks.
+        served: The server tools of it.
         planner: The name of the hook that was last asked for a plan.
         usage: The sum over all iterations.
         interim: The replies that were rerun.
+        shown: The blocks of tools that a JSON answer begins with.
         back: The headers of the upstream's answer that the client gets.
     """
 
@@ -57,6 +61,7 @@ class Exchange:
         self._listener = listener
         self.calls = Calls(router, incoming, self.tell, clock)
         self.session: Session | None = None
+        self._served: ServedTools | None = None
         self.limits = settings.limits
         self.phase: GonePhase = "request"
         self.gone: GonePhase | None = None
@@ -65,12 +70,15 @@ class Exchange:
         self.planner = ""
         self.usage: dict[str, Any] = {}
         self.interim: list[Reply] = []
+        self.shown: list[dict[str, Any]] = []
         self.last: Reply | None = None
         self.back: list[tuple[bytes, bytes]] = []
         self._iterations = 0
         self._breach: Breach | None = None
         self._error: ExchangeError | None = None
         self._status = 200
+        self._delivered = 200
+        self._outcome: Outcome | None = None
         self._content_told = False
 
     @property
@@ -79,6 +87,17 @@ class Exchange:
         if self.session is None:
             raise RuntimeError("no hook watches this exchange")
         return self.session
+
+    @property
+    def served(self) -> ServedTools:
+        """The server tools of this exchange."""
+        if self._served is None:
+            raise RuntimeError("the server tools of this exchange are not known yet")
+        return self._served
+
+    @served.setter
+    def served(self, tools: ServedTools) -> None:
+        self._served = tools
 
     @property
     def iterations(self) -> int:
@@ -104,11 +123,12 @@ class Exchange:
         self.last = reply
         self.usage = added(self.usage, reply.usage)
         self._iterations = depth + 1
+        self.calls.answered()
         self.tell(
             ReplyCame(
                 depth=depth,
                 upstream=self.calls.upstream,
-                model=self.subject.model,
+                model=self.calls.model,
                 response_model=reply.model,
                 response_id=reply.id,
                 finish=reply.ending,
@@ -119,19 +139,20 @@ class Exchange:
             )
         )
 
-    def passed_on(self, usage: Mapping[str, Any], seconds: float) -> None:
-        """A reply that nobody read was passed on."""
+    def passed_on(self, told: Glimpse, seconds: float) -> None:
+        """A reply that nobody parsed was passed on; `told` is what was seen of it."""
         self._iterations = 1
-        self.usage = dict(usage)
+        self.usage = dict(told.usage)
+        self.calls.answered()
         self.tell(
             ReplyCame(
                 depth=0,
                 upstream=self.calls.upstream,
-                model=self.subject.model,
-                response_model="",
-                response_id="",
-                finish="",
-                usage=self.dialect.tokens(usage),
+                model=self.calls.model,
+                response_model=told.model,
+                response_id=told.id,
+                finish=told.finish,
+                usage=self.dialect.tokens(told.usage),
                 seconds=seconds,
             )
         )
@@ -140,6 +161,7 @@ class Exchange:
         """What was decided on the reply of one iteration."""
         if decided.breach is not None:
             self._breach = decided.breach
+        self._outcome = decided.outcome
         self.tell(IterationDecided(decided.depth, decided.outcome, decided.hook, decided.breach, decided.fingerprint))
 
     def first_content(self) -> None:
@@ -152,17 +174,21 @@ class Exchange:
         """The exchange ends with an error."""
         self._error = error
         self._status = status
+        self._delivered = 200 if self.sink.opened else status
 
     def ended(self) -> None:
         """The last note."""
         left = self.gone is not None and not self.sink.opened
+        self.calls.failed(self._why())
         self.tell(
             Ended(
                 status=_CLIENT_LEFT if left else self._status,
                 iterations=self._iterations,
                 seconds=self.clock() - self.subject.began,
                 upstream_seconds=self.calls.seconds,
-                hook_seconds=self.session.seconds if self.session is not None else 0.0,
+                hook_seconds=self._hook_seconds(),
+                delivered=0 if left else self._delivered,
+                outcome=self._outcome,
                 breach=self._breach,
                 error=self._error.kind if self._error is not None else None,
                 error_text=self._error.text if self._error is not None else None,
@@ -170,6 +196,16 @@ class Exchange:
                 usage=self.dialect.tokens(self.usage) if self.usage else {},
             )
         )
+
+    def _hook_seconds(self) -> float:
+        hooks = self.session.seconds if self.session is not None else 0.0
+        return hooks + (self._served.seconds if self._served is not None else 0.0)
+
+    def _why(self) -> str:
+        """What ended a call that is still open."""
+        if self.gone is not None:
+            return "cancelled"
+        return self._error.kind if self._error is not None else ""
 
 
 _CLIENT_LEFT = 499

@@ -13,6 +13,8 @@ import msgspec
 from loopway.dialects.base import Keep
 from loopway.dialects.request import Request
 from loopway.dialects.sse import EventTooLarge, Frame, Reader
+from loopway.dialects.usage import added
+from loopway.engine.answers import Answers
 from loopway.engine.loop import Overridden, Result
 from loopway.engine.reply import Reply
 from loopway.errors import Broken, Reported
@@ -83,6 +85,21 @@ class StreamRoad:
     def leave_behind(self) -> None:
         """The last reply is not the answer: what is held of it never goes."""
         self._splicer.drop()
+
+    async def show(self, answers: Answers) -> None:
+        """Write what tools want the client to see, behind what it has."""
+        exchange, splicer = self._exchange, self._splicer
+        blocks = [block for one in answers.results for block in one.shown]
+        usage: dict[str, Any] = {}
+        for one in answers.results:
+            usage = added(usage, dict(one.usage))
+        if self._appended or not (blocks or usage):
+            return
+        exchange.usage = added(exchange.usage, usage)
+        splicer.drop()
+        splicer.begin(lambda _name: False)
+        shown = {"id": "shown", "type": "message", "role": "assistant", "model": "", "content": blocks, "usage": usage}
+        await self._emit(exchange.dialect.render({**shown, "stop_reason": "end_turn", "stop_sequence": None}))
 
     async def answer(self, result: Result) -> None:
         """Write the ending."""

@@ -28,7 +28,7 @@ import msgspec
 from loopway.engine.fingerprint import fingerprint
 from loopway.engine.loop import Claim, Gate, Plan
 from loopway.engine.notes import HookRan, Listener, Phase, Subject
-from loopway.engine.plan import AgenticLoopPlan, Decision, PlanError, Rerun, decide
+from loopway.engine.plan import AgenticLoopPlan, AgenticLoopRequestPatch, Decision, PlanError, Rerun, decide
 from loopway.engine.reply import Reply
 from loopway.errors import ExchangeError, HookFailed, Rejected
 from loopway.hooks.base import overrides
@@ -276,14 +276,11 @@ class Session:
             decision = decide(plan)
         except PlanError as wrong:
             raise self._failed(hook, "plan", command.depth, str(wrong)) from None
+        if isinstance(plan, AgenticLoopPlan) and plan.request_patch is not None:
+            self._carry(hook, plan.request_patch, command.depth)
         if isinstance(decision, Rerun):
-            added = decision.patch.kwargs
-            try:
-                self._carried.update((name, fresh(value)) for name, value in added.items() if name not in _RESERVED)
-            except RecursionError:
-                raise self._failed(hook, "plan", command.depth, f"request_patch.kwargs {_ENDLESS}") from None
             self.planned = (hook, plan)
-            self._then = (command.limits.asked(added.get("max_agentic_loops")).loops, seen)
+            self._then = (command.limits.asked(decision.patch.kwargs.get("max_agentic_loops")).loops, seen)
         return decision
 
     async def post(self, reply: Reply, depth: int) -> dict[str, Any] | None:
@@ -341,6 +338,15 @@ class Session:
         return self._failed(hook, phase, depth, what)
 
     # --- inside ---
+
+    def _carry(self, hook: Hook, patch: object, depth: int) -> None:
+        """Keep what a plan adds to `kwargs`; a plan that skips may do so, too."""
+        if not isinstance(patch, AgenticLoopRequestPatch) or not isinstance(patch.kwargs, dict):
+            raise self._failed(hook, "plan", depth, "its request_patch is no AgenticLoopRequestPatch with kwargs")
+        try:
+            self._carried.update((name, fresh(value)) for name, value in patch.kwargs.items() if name not in _RESERVED)
+        except RecursionError:
+            raise self._failed(hook, "plan", depth, f"request_patch.kwargs {_ENDLESS}") from None
 
     async def _ask_gate(self, hook: Hook, command: Gate, asked: Asked) -> tuple[bool, Any]:
         chat = self._caller.surface == "chat_completions" and hook.chat_gate

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from loopway.errors import Problem
-from loopway.hooks.base import HOOK_METHODS, AgenticLoopHook, overrides
+from loopway.hooks.base import HOOK_METHODS, overrides
+from loopway.hooks.tools import ToolSource
 
-BUILT_INS: Mapping[str, Callable[[dict[str, Any]], AgenticLoopHook]] = {}
+BUILT_INS: Mapping[str, Callable[[dict[str, Any]], object]] = {}
 """Built-in hooks by the name that the configuration uses, each made from its settings."""
 
 
@@ -26,7 +27,7 @@ class Unusable(ValueError):
     """What a path names is no hook; the text says what was found and what to write."""
 
 
-def built_in(name: str, settings: dict[str, Any], path: str, problems: list[Problem]) -> AgenticLoopHook | None:
+def built_in(name: str, settings: dict[str, Any], path: str, problems: list[Problem]) -> object | None:
     """Make a built-in hook, or add the problem."""
     make = BUILT_INS.get(name)
     if make is None:
@@ -114,6 +115,8 @@ def checked(value: object, dotted: str) -> object:
     if isinstance(value, types.ModuleType):
         raise Unusable(f"{dotted!r} is a module; name a hook instance inside it: {dotted}.NAME_OF_THE_INSTANCE")
     own = [method for method in HOOK_METHODS if overrides(value, method)]
+    if not own and isinstance(value, ToolSource):
+        return value
     if not own:
         raise Unusable(
             f"{dotted!r} is an instance of {type(value).__name__}, which has none of the hook methods; "
@@ -153,6 +156,16 @@ def _check_names(value: object, dotted: str) -> None:
         )
 
 
+def decides(hook: object) -> bool:
+    """Whether a hook has any hook method of its own; a source of tools need not."""
+    return any(overrides(hook, method) for method in HOOK_METHODS)
+
+
 def names_of(hooks: Sequence[object]) -> frozenset[str]:
-    """All tools that only the server runs."""
-    return frozenset().union(*(getattr(hook, "server_fulfilled_tool_names", frozenset()) for hook in hooks))
+    """All tools that only the server runs, as far as they are known before anything has started."""
+    names: set[str] = set()
+    for hook in hooks:
+        names |= getattr(hook, "server_fulfilled_tool_names", frozenset())
+        if isinstance(hook, ToolSource):
+            names |= {tool.name for tool in hook.tools()}
+    return frozenset(names)

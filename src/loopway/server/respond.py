@@ -6,7 +6,7 @@ This file must not know what the bytes mean. One per request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any
 
 from loopway.errors import ClientGone, ExchangeError, OutOfTime
@@ -18,6 +18,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 _LOOK_AFTER_SECONDS = 0.1
 """A client is watched once its request has taken this long: the fast ones never pay for it."""
+_LAST_WORDS_SECONDS = 2.0
+"""How long the last words to a client may take that does not read, once its exchange has been interrupted."""
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
@@ -64,10 +66,7 @@ class Responder:
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer in one piece."""
-        async with self._lock:
-            self._opened = self._closed = True
-            await self._start(status, [*headers, (b"content-length", b"%d" % len(body))])
-            await self._out({"type": "http.response.body", "body": body})
+        await self._in_time(self._whole(status, headers, body))
 
     async def open(self, status: int, headers: Headers) -> None:
         """The head of an answer whose bytes follow; nothing if it is out already."""
@@ -75,18 +74,12 @@ class Responder:
             await self._open(status, headers)
 
     async def write(self, data: bytes) -> None:
-        """Bytes of the answer. Waits while the client reads slowly."""
-        async with self._lock:
-            self._last = self._loop.time()
-            await self._out({"type": "http.response.body", "body": data, "more_body": True})
-            self._last = self._loop.time()
+        """Bytes of the answer; nothing if it is cut or complete. Waits while the client reads slowly."""
+        await self._in_time(self._write(data))
 
     async def close(self) -> None:
         """The answer is complete."""
-        async with self._lock:
-            if not self._closed:
-                self._closed = True
-                await self._out({"type": "http.response.body", "body": b""})
+        await self._in_time(self._close())
 
     def abort(self) -> None:
         """The answer cannot be completed: the connection is cut, so that nobody takes it for whole."""
@@ -99,6 +92,10 @@ class Responder:
         self._pulse = self._loop.call_later(seconds, self._tick)
 
     # --- its life ---
+
+    def add(self, headers: Headers) -> None:
+        """Headers that the answer has, whatever it is."""
+        self._always += headers
 
     def limit(self, seconds: float) -> None:
         """Cancel the exchange when its time is over."""
@@ -125,6 +122,37 @@ class Responder:
             helper.cancel()
 
     # --- inside ---
+
+    async def _in_time(self, sending: Coroutine[Any, Any, None]) -> None:
+        """Send; once the exchange has been interrupted, a client that does not read is not waited for long."""
+        if self._interrupted is None:
+            await sending
+            return
+        try:
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await sending
+        except TimeoutError as stalled:
+            raise ClientGone from stalled
+
+    async def _whole(self, status: int, headers: Headers, body: bytes) -> None:
+        async with self._lock:
+            self._opened = True
+            await self._start(status, [*headers, (b"content-length", b"%d" % len(body))])
+            await self._out({"type": "http.response.body", "body": body})
+            self._closed = True
+
+    async def _write(self, data: bytes) -> None:
+        async with self._lock:
+            if not self._closed:
+                self._last = self._loop.time()
+                await self._out({"type": "http.response.body", "body": data, "more_body": True})
+                self._last = self._loop.time()
+
+    async def _close(self) -> None:
+        async with self._lock:
+            if not self._closed:
+                self._closed = True
+                await self._out({"type": "http.response.body", "body": b""})
 
     async def _start(self, status: int, headers: Headers) -> None:
         await self._out({"type": "http.response.start", "status": status, "headers": [*headers, *self._always]})

@@ -6,10 +6,11 @@ routes, they read bytes and write bytes.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -48,7 +49,7 @@ class Head(msgspec.Struct):
     anthropic: bool
 
 
-def read_head(headers: Sequence[tuple[bytes, bytes]]) -> Head:
+def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
     """Sort the headers; what is not named here does not travel."""
     travel: list[tuple[bytes, bytes]] = []
     auth: list[tuple[bytes, bytes]] = []
@@ -176,6 +177,7 @@ def exchange_route(
             route=path,
             traceparent=head.trace.get("traceparent", ""),
             tracestate=head.trace.get("tracestate", ""),
+            http=functools.partial(_seen, scope),
         )
         sink = Responder(receive, send, head.request_id, closing=door.admission.draining)
         try:
@@ -188,6 +190,7 @@ def exchange_route(
             return
         subject.key_name = holder.name
         door.listener(subject, Began())
+        sink.add(subject.answer_headers)
         sink.limit(door.timeout_seconds)
 
         async def body() -> bytes:
@@ -219,6 +222,21 @@ def exchange_route(
     return asgi(path, is_mount=False, copy_scope=False)(serve)
 
 
+def _seen(scope: Scope) -> dict[str, str | int]:
+    """What a trace shows of a request; see `Subject.http`."""
+    seen: dict[str, str | int] = {"scheme": scope.get("scheme") or "http", "version": scope.get("http_version") or ""}
+    if server := scope.get("server"):
+        seen["host"] = server[0]
+        if server[1] is not None:
+            seen["port"] = server[1]
+    if client := scope.get("client"):
+        seen["client"] = client[0]
+    for name, value in scope["headers"]:
+        if name == b"user-agent":
+            seen["user_agent"] = value.decode("latin-1")
+    return seen
+
+
 async def _refuse(refused: ExchangeError, dialect: Dialect, door: Door, subject: Subject, sink: Responder) -> None:
     status, headers, body = answer(refused, dialect, subject.request_id)
     await sink.whole(status, headers, body)
@@ -229,6 +247,7 @@ async def _refuse(refused: ExchangeError, dialect: Dialect, door: Door, subject:
             iterations=0,
             seconds=door.clock() - subject.began,
             admitted=False,
+            delivered=status,
             error=refused.kind,
             error_text=refused.text,
         ),

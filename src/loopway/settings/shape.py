@@ -219,6 +219,20 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["auto", "json", "text"] = "auto"
 
 
+class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where that is kept which outlives an exchange: the server's halves of mixed replies, compressed texts.
+
+    Attributes:
+        redis_url: A Redis that all replicas share, as redis://host:6379/0; null keeps it in memory, per process.
+        max_bytes: Most that is kept in memory; the oldest goes first.
+        keep_seconds: How long something is kept.
+    """
+
+    redis_url: Secret | None = None
+    max_bytes: Bytes = 67_108_864
+    keep_seconds: Seconds = 3600.0
+
+
 class HookSetting(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of `hooks`: either `path` or `builtin` is set. Its repr shows no setting's value.
 
@@ -247,6 +261,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         loop: How far a loop may go, and how its stream looks.
         hooks: The hooks, asked in this order; a dotted path of an instance, or a built-in with its settings.
         telemetry: What the gateway says about itself.
+        state: Where that is kept which outlives an exchange.
     """
 
     server: ServerSettings = ServerSettings()
@@ -256,3 +271,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     loop: LoopSettings = LoopSettings()
     hooks: list[HookSetting] = []
     telemetry: TelemetrySettings = TelemetrySettings()
+    state: StateSettings = StateSettings()

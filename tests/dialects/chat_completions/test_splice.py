@@ -523,9 +523,9 @@ def test_a_member_of_the_same_name_is_no_text() -> None:
 def test_the_same_logprobs_twice() -> None:
     """Logprobs are collected from each chunk, also where they are the same."""
     made = splicer()
-    raw = chunk({"content": "a"}).replace(b'"finish_reason"', b'"logprobs": {"content": [1]}, "finish_reason"')
+    raw = chunk({"content": "a"}).replace(b'"finish_reason"', b'"logprobs": {"refusal": [1]}, "finish_reason"')
     fed(made, raw, raw, raw)
-    assert made.reply().value()["choices"][0]["logprobs"] == {"content": [1, 1, 1]}
+    assert made.reply().value()["choices"][0]["logprobs"] == {"refusal": [1, 1, 1]}
 
 
 @pytest.mark.parametrize("role", ["assistant", None, ""])

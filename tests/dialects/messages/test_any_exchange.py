@@ -143,7 +143,7 @@ def exchanges(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=120, deadline=None, database=None)
+@settings(max_examples=60, deadline=None, database=None)
 @given(case=exchanges(), places=st.lists(st.integers(0, 5000), max_size=6))
 def test_any_exchange_obeys_the_laws(case: Case, places: list[int]) -> None:
     """Whatever the model says, in whatever order, the client gets one valid message without a server call."""

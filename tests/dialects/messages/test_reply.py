@@ -219,5 +219,5 @@ def test_a_null_in_the_ending_takes_nothing_away() -> None:
     """What message_start has, a null in message_delta leaves; what it lacks becomes null."""
     start = {"type": "message_start", "message": {"content": [], "container": {"id": "c"}}}
     delta = {"type": "message_delta", "delta": {"container": None, "stop_reason": "end_turn", "stop_sequence": None}}
-    wanted = {"content": [], "container": {"id": "c"}, "stop_reason": "end_turn", "stop_sequence": None}
+    wanted: dict[str, Any] = {"content": [], "container": {"id": "c"}, "stop_reason": "end_turn", "stop_sequence": None}
     assert fold(start, delta, STOP).value() == wanted

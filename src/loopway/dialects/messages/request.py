@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from loopway.dialects.request import Request
-from loopway.engine.answers import Answers
+from loopway.engine.answers import Answer, Answers, Kept
+from loopway.engine.reply import Reply
 
 
 class _Named(msgspec.Struct):
@@ -36,16 +38,62 @@ class MessagesRequest(Request):
         except msgspec.MsgspecError:
             return frozenset()
 
-    def _turns(self, answers: Answers) -> list[dict[str, Any]]:
-        results: list[dict[str, Any]] = []
-        for answer in answers.results:
-            result: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.call.id, "content": answer.content}
-            if answer.error:
-                result["is_error"] = True
-            results.append(result)
+    def assistant_turn(self, reply: Reply) -> dict[str, Any]:
+        """A reply as the turn of a history, exactly."""
+        return {"role": "assistant", "content": reply.value()["content"]}
+
+    def _results(self, answers: Sequence[Answer]) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": [_result(answer) for answer in answers]}]
+
+    def _tool(self, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": name, "description": description, "input_schema": schema}
+
+    def _call_ids(self, message: dict[str, Any]) -> list[str]:
+        content = message.get("content")
+        if message.get("role") != "assistant" or not isinstance(content, list):
+            return []
+        return [_text(block.get("id")) for block in content if _is(block, "tool_use")]
+
+    def _restored(self, messages: list[dict[str, Any]], kept: Kept) -> list[dict[str, Any]]:
+        wanted = set(kept.client_ids)
+        for place, message in enumerate(messages[:-1]):
+            answer = messages[place + 1]
+            content = answer.get("content")
+            if not wanted & set(self._call_ids(message)) or not isinstance(content, list):
+                continue
+            own = {_text(block.get("tool_use_id")): block for block in content if _is(block, "tool_result")}
+            if not wanted & set(own):
+                continue
+            ours = {one.call.id: _result(one) for one in kept.answers}
+            calls = self._call_ids(kept.turns[-1])
+            results = [{**ours, **own}[id_] for id_ in calls if id_ in ours or id_ in own]
+            rest = [
+                block for block in content if not _is(block, "tool_result") or block.get("tool_use_id") not in calls
+            ]
+            whole = {**answer, "content": [*results, *rest]}
+            return [*messages[:place], *kept.turns, whole, *messages[place + 2 :]]
+        return messages
+
+    def _completed(self, messages: list[dict[str, Any]], place: int, answers: Answers) -> list[dict[str, Any]] | None:
+        if place + 1 >= len(messages) or not isinstance(messages[place + 1].get("content"), list):
+            return None
+        turn, answer = messages[place], messages[place + 1]
+        order = [call.id for call in answers.reply.calls]
+        made = {block["id"]: block for block in turn["content"] if _is(block, "tool_use")}
+        given = {_text(block.get("tool_use_id")): block for block in answer["content"] if _is(block, "tool_result")}
+        whole = {block["id"]: block for block in answers.reply.value()["content"] if _is(block, "tool_use")}
+        for one in answers.results:
+            made.setdefault(one.call.id, whole[one.call.id])
+            given.setdefault(one.call.id, _result(one))
+        calls = [made[id_] for id_ in order if id_ in made]
+        results = [given[id_] for id_ in order if id_ in given]
+        others = [block for block in turn["content"] if not _is(block, "tool_use") or block["id"] not in order]
+        rest = [b for b in answer["content"] if not _is(b, "tool_result") or b.get("tool_use_id") not in order]
         return [
-            {"role": "assistant", "content": answers.reply.value()["content"]},
-            {"role": "user", "content": results},
+            *messages[:place],
+            {**turn, "content": [*others, *calls]},
+            {**answer, "content": [*results, *rest]},
+            *messages[place + 2 :],
         ]
 
     def _loosen(self, changed: dict[str, Any], removed: list[str]) -> None:
@@ -62,3 +110,18 @@ class MessagesRequest(Request):
 
     def _choice_none(self) -> Any:
         return {"type": "none"}
+
+
+def _result(answer: Answer) -> dict[str, Any]:
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.call.id, "content": answer.content}
+    if answer.error:
+        result["is_error"] = True
+    return result
+
+
+def _is(block: Any, kind: str) -> bool:
+    return isinstance(block, dict) and block.get("type") == kind
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

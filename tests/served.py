@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import httpx_aiohttp
 import structlog
 
 from loopway.app import Gateway, build
@@ -29,7 +30,7 @@ MODEL = "demo"
 """The model's name where a test names none."""
 
 
-class InProcess:
+class Served:
     """A gateway that listens.
 
     Attributes:
@@ -59,20 +60,23 @@ class InProcess:
         self.notes = notes
         self.log = log
         headers = {"x-api-key": key} if key is not None else {}
-        limits = httpx.Limits(max_connections=None)
-        self.http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=10.0, trust_env=False, limits=limits)
+        limits = httpx.Limits(max_connections=1000)  # httpcore's pool is slow with hundreds of connections
+        transport = httpx_aiohttp.AiohttpTransport(verify=False, limits=limits)
+        self.http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=10.0, transport=transport)
 
     def anthropic(self, **options: Any) -> AsyncAnthropic:
         """Anthropic's SDK for this gateway, to be used with `async with`."""
-        from anthropic import AsyncAnthropic
+        from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
-        return AsyncAnthropic(**{"base_url": self.url, **self._sdk(), **options})
+        client = DefaultAsyncHttpxClient(verify=False)  # reading the system's certificates takes its time
+        return AsyncAnthropic(**{"base_url": self.url, "http_client": client, **self._sdk(), **options})
 
     def openai(self, **options: Any) -> AsyncOpenAI:
         """OpenAI's SDK for this gateway, to be used with `async with`."""
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-        return AsyncOpenAI(**{"base_url": f"{self.url}/v1", **self._sdk(), **options})
+        client = DefaultAsyncHttpxClient(verify=False)
+        return AsyncOpenAI(**{"base_url": f"{self.url}/v1", "http_client": client, **self._sdk(), **options})
 
     def _sdk(self) -> dict[str, Any]:
         return {"api_key": self.key or "none", "max_retries": 0, "timeout": 10.0}
@@ -91,7 +95,7 @@ async def running(
     script: Script | Mapping[str, Script] = (),
     key: str | None = None,
     **settings: Any,
-) -> AsyncIterator[InProcess]:
+) -> AsyncIterator[Served]:
     """A gateway that listens on free ports, with a scripted model behind it.
 
     Args:
@@ -117,7 +121,7 @@ async def running(
         admin = [bind("127.0.0.1", 0)] if gateway.settings.server.admin_port is not None else []
         urls = [f"http://127.0.0.1:{socket.getsockname()[1]}" for socket in (main, *admin)]
         await stack.enter_async_context(Serving(gateway, [main], admin))
-        here = InProcess((urls[0], urls[-1]), gateway, model, key, notes, log)
+        here = Served((urls[0], urls[-1]), gateway, model, key, notes, log)
         await stack.enter_async_context(here.http)
         yield here
 
