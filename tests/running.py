@@ -18,10 +18,13 @@ from typing import Any, Self
 
 from served import running
 
-__all__ = ["LONGEST_SECONDS", "Running", "environment", "run", "running"]
+__all__ = ["LONGEST_SECONDS", "MODULE_SECONDS", "Running", "environment", "run", "running"]
 
 LONGEST_SECONDS = 30.0
-"""A command that takes longer is killed, and the test fails."""
+"""A command that takes longer is killed, and the test fails, unless it says how long it needs."""
+
+MODULE_SECONDS = 600.0
+"""For a command that serves all tests of a module."""
 
 _CHANGES_BEHAVIOUR = re.compile(r"(?i)^(.*_proxy|(OTEL|LOOPWAY|LITELLM|ANTHROPIC|OPENAI|PROMETHEUS)_.*)$")
 
@@ -32,9 +35,19 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Running:
-    """A command while it runs; a context manager. Standard output and error are one text."""
+    """A command while it runs; a context manager. Standard output and error are one text.
 
-    def __init__(self, *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+    Args:
+        seconds: It is killed when it takes longer.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        seconds: float = LONGEST_SECONDS,
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "loopway", *arguments],
             cwd=cwd,
@@ -46,7 +59,7 @@ class Running:
             bufsize=1,
         )
         self.said = ""
-        self._timer = threading.Timer(LONGEST_SECONDS, self.process.kill)
+        self._timer = threading.Timer(seconds, self.process.kill)
 
     def __enter__(self) -> Self:
         self._timer.start()

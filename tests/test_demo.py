@@ -18,7 +18,7 @@ import pytest
 from loopway.demo import Weather, model_says
 from loopway.hooks import registry
 from loopway.testing import Call, Recorded, Text
-from running import Running
+from running import MODULE_SECONDS, Running
 
 ANSWER = "In Oslo it is 4 degrees and light rain."
 INTERIM = "Let me look that up."
@@ -31,7 +31,7 @@ def demo() -> Iterator[Running]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with Running("demo", "--port", str(port)) as running:
+    with Running("demo", "--port", str(port), seconds=MODULE_SECONDS) as running:
         running.line("Stop it with")
         yield running
 

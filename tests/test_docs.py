@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
@@ -28,7 +27,7 @@ from loopway.compat import litellm
 from loopway.dialects.base import status_of
 from loopway.dialects.table import DIALECTS
 from loopway.testing import Reply, ScriptedModel, call, text
-from running import Running, environment
+from running import MODULE_SECONDS, Running, environment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -100,7 +99,7 @@ def named(block: Block) -> str:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The demo, at a free port."""
-    with Running("demo", "--port", "0") as running:
+    with Running("demo", "--port", "0", seconds=MODULE_SECONDS) as running:
         found = re.search(r"http://127\.0\.0\.1:\d+", running.line("gateway on"))
         assert found
         yield found[0]
@@ -156,7 +155,7 @@ def test_python(block: Block, url: str, folders: dict[str, Path]) -> None:
         ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=30,
         check=False,
     )
     assert done.returncode == 0, done.stderr

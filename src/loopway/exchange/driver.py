@@ -340,7 +340,7 @@ class Driver:
         """A hook answered its calls of a reply that calls server tools as well: answer those in the same rerun."""
         messages = decision.patch.messages or []
         there = msgspec.json.encode(messages)
-        left = [call for call in exchange.served.of(command.reply) if call.id.encode() not in there]
+        left = [call for call in exchange.served.of(command.reply) if msgspec.json.encode(call.id) not in there]
         if not left or request.completed(messages, Answers(command.reply, ())) is None:
             return
         answers = Answers(command.reply, await exchange.served.answers(left, command.depth))

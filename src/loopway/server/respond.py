@@ -40,7 +40,8 @@ class Responder:
         if closing:
             self._always.append((b"connection", b"close"))
         self._opened = False
-        self._closed = False
+        self._ending = False  # nothing more may be written
+        self._closed = False  # and the end has gone
         self._interrupted: ExchangeError | ClientGone | None = None
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -83,7 +84,7 @@ class Responder:
 
     def abort(self) -> None:
         """The answer cannot be completed: the connection is cut, so that nobody takes it for whole."""
-        self._closed = True
+        self._ending = self._closed = True
 
     def keep_alive(self, seconds: float, frame: bytes) -> None:
         """From now on, send this frame after so many seconds of silence."""
@@ -136,14 +137,13 @@ class Responder:
 
     async def _whole(self, status: int, headers: Headers, body: bytes) -> None:
         async with self._lock:
-            self._opened = True
+            self._opened = self._ending = self._closed = True
             await self._start(status, [*headers, (b"content-length", b"%d" % len(body))])
             await self._out({"type": "http.response.body", "body": body})
-            self._closed = True
 
     async def _write(self, data: bytes) -> None:
         async with self._lock:
-            if not self._closed:
+            if not self._ending:
                 self._last = self._loop.time()
                 await self._out({"type": "http.response.body", "body": data, "more_body": True})
                 self._last = self._loop.time()
@@ -151,8 +151,9 @@ class Responder:
     async def _close(self) -> None:
         async with self._lock:
             if not self._closed:
-                self._closed = True
+                self._ending = True
                 await self._out({"type": "http.response.body", "body": b""})
+                self._closed = True
 
     async def _start(self, status: int, headers: Headers) -> None:
         await self._out({"type": "http.response.start", "status": status, "headers": [*headers, *self._always]})
@@ -178,7 +179,7 @@ class Responder:
         self.interrupt(ClientGone())
 
     def _tick(self) -> None:
-        if self._closed or self._task is None:
+        if self._ending or self._task is None:
             return
         left = self._last + self._silence - self._loop.time()
         if left <= 0:
@@ -189,7 +190,7 @@ class Responder:
 
     async def _send_ping(self) -> None:
         async with self._lock:
-            if self._closed:
+            if self._ending:
                 return
             await self._open(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
             self._last = self._loop.time()

@@ -1,17 +1,21 @@
 """Notes to log lines: one per exchange at its end, and one per abort, hook failure and upstream failure.
 
-Never a key; never a prompt or a reply. This file must not know how notes come about.
+Never a key; never a prompt or a reply. A stream that cannot take a line loses it: no exchange fails for its log. This
+file must not know how notes come about.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import threading
+from collections.abc import MutableMapping
 from typing import Any, Literal, TextIO
 
 import structlog
 
-from loopway.engine.notes import CallEnded, Ended, HookRan, IterationDecided, Note, Said, Subject
+from loopway.engine.notes import CallEnded, Ended, HookRan, IterationDecided, Note, Said, Subject, ToolRan
 
 LogFormat = Literal["auto", "json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -19,6 +23,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 _ERROR_STATUS = 400
 _SERVER_ERROR = 500
 _LONGEST_TEXT = 500
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 
 
 def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:
@@ -36,14 +42,16 @@ def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: Tex
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    if text:
+        shared.append(_one_line)
     render: Any = structlog.dev.ConsoleRenderer() if text else structlog.processors.JSONRenderer(ensure_ascii=True)
     structlog.configure(
         processors=[*shared, _bounded, structlog.processors.format_exc_info, render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=_Lines(out),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(out)
+    handler = _Handler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -60,11 +68,47 @@ def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: Tex
     logging.getLogger("uvicorn.access").disabled = True
 
 
+class _Lines:
+    """Writes lines to a stream, and goes on when the stream cannot take them (a closed pipe, a full disk)."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def __call__(self, *_: Any) -> _Lines:
+        return self
+
+    def msg(self, line: str) -> None:
+        """Write a line."""
+        with self._lock:
+            try:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # ValueError: it is closed
+                pass
+
+    debug = info = warning = error = critical = exception = msg
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Lines of libraries, to the same stream."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the standard library's name
+        """Nobody is left to be told."""
+
+
 class Logs:
     """The listener that writes lines."""
 
     def __init__(self) -> None:
-        self._log: Any = structlog.get_logger()
+        self._logger: Any = None
+
+    @property
+    def _log(self) -> Any:
+        """The logger; bound when the first line is written, since that is behind `configure`."""
+        if self._logger is None:
+            self._logger = structlog.get_logger().bind()
+        return self._logger
 
     def __call__(self, subject: Subject, note: Note) -> None:
         """Write what an operator has to read."""
@@ -90,6 +134,16 @@ class Logs:
                     error=note.error,
                     seconds=round(note.seconds, 6),
                 )
+            case ToolRan() if note.result in ("error", "timeout"):
+                self._log.warning(
+                    "tool_failed",
+                    **_who(subject),
+                    tool=note.tool,
+                    result=note.result,
+                    detail=note.detail,
+                    depth=note.depth,
+                    seconds=round(note.seconds, 6),
+                )
             case IterationDecided() if note.breach is not None:
                 self._log.warning(
                     "loop_aborted",
@@ -111,6 +165,7 @@ class Logs:
             "stream": subject.stream,
             "status": note.status,
             "iterations": note.iterations,
+            "outcome": note.outcome,
             "seconds": round(note.seconds, 6),
             "upstream_seconds": round(note.upstream_seconds, 6),
             "hook_seconds": round(note.hook_seconds, 6),
@@ -132,7 +187,11 @@ class Logs:
 
 def _who(subject: Subject) -> dict[str, Any]:
     fields: dict[str, Any] = {"request_id": subject.request_id, "dialect": subject.dialect}
-    if trace_id := subject.state.get("trace_id"):
+    trace_id = subject.state.get("trace_id")
+    if trace_id is None and subject.traceparent:  # no trace of ours, but the client's
+        sent = _TRACEPARENT.fullmatch(subject.traceparent)
+        trace_id = sent[1] if sent is not None else None
+    if trace_id is not None:
         fields["trace_id"] = trace_id
     fields["model"] = subject.model[:_LONGEST_TEXT]
     if subject.key_name:
@@ -140,7 +199,15 @@ def _who(subject: Subject) -> dict[str, Any]:
     return fields
 
 
-def _bounded(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+def _one_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """No text for people breaks its line or moves the cursor: what a client sent cannot look like a line of ours."""
+    for name, value in event.items():
+        if isinstance(value, str) and _CONTROL.search(value):
+            event[name] = _CONTROL.sub(lambda found: repr(found[0])[1:-1], value)
+    return event
+
+
+def _bounded(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """No line grows without end, whatever a client or a hook put into a text."""
     for name, value in event.items():
         if isinstance(value, str) and len(value) > _LONGEST_TEXT and name != "exception":

@@ -1,0 +1,160 @@
+"""A stream as its client sees it while it comes, replies in pieces, and notes that can be waited for.
+
+This file must not know what a test wants to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from inprocess import Run
+
+from dialects.chat_completions.grammar import CHAT_GRAMMAR
+from dialects.laws import MESSAGES_GRAMMAR, Grammar
+from loopway.dialects.sse import Frame, Reader
+from loopway.engine.notes import Ended, Note, Subject
+from loopway.testing import Hold, Text, raw
+from loopway.testing import Raw as RawBytes
+
+GRAMMAR: dict[str, Grammar] = {"messages": MESSAGES_GRAMMAR, "chat_completions": CHAT_GRAMMAR}
+NEVER = 30.0
+"""Seconds that nothing here takes: a gate that nobody opens, a time-out that is not meant."""
+
+
+class Notes(list[tuple[Subject, Note]]):
+    """The notes of a gateway, so that a test can wait for one."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.notes)
+        self._news = asyncio.Event()
+        run.notes = self
+
+    def append(self, told: tuple[Subject, Note]) -> None:
+        super().append(told)
+        self._news.set()
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+        """Wait until the condition holds; it is asked again at every note. Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def ended(self, count: int = 1, seconds: float = 5.0) -> Ended:
+        """Wait until so many exchanges are over; how the last of them ended."""
+        await self.until(lambda: len(self._ends()) >= count, seconds)
+        return self._ends()[-1]
+
+    def _ends(self) -> list[Ended]:
+        return [note for _, note in self if isinstance(note, Ended)]
+
+
+class Live:
+    """An answer that is read as it comes. `raw` is what has come."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self.answer = answer
+        self.raw = b""
+        self._pieces = answer.aiter_raw()
+
+    async def until(self, *parts: bytes, times: int = 1) -> None:
+        """Read until all of these bytes are there, each so often."""
+        while any(self.raw.count(part) < times for part in parts):
+            async with asyncio.timeout(NEVER / 3):
+                try:
+                    self.raw += await anext(self._pieces)
+                except StopAsyncIteration:
+                    raise AssertionError(f"it ended without {parts!r}: {self.raw!r}") from None
+
+    async def rest(self) -> bytes:
+        """Read to the end; everything that came."""
+        async with asyncio.timeout(NEVER / 2):
+            async for piece in self._pieces:
+                self.raw += piece
+        return self.raw
+
+
+@asynccontextmanager
+async def live(
+    run: Run, dialect: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> AsyncIterator[Live]:
+    """One request whose answer is read as it comes; leaving early closes the connection."""
+    async with run.stream(dialect, body, headers=headers) as answer:
+        yield Live(answer)
+
+
+def frames(stream: bytes) -> list[Frame]:
+    """The events of a stream, which must end with a whole one."""
+    reader = Reader()
+    found = reader.feed(stream)
+    assert reader.rest() == b""
+    return found
+
+
+def message(dialect: str, stream: bytes) -> dict[str, Any]:
+    """The one valid message of a stream; fails with what breaks the grammar."""
+    events = frames(stream)
+    assert GRAMMAR[dialect].breaches(events, ended=True) == []
+    return GRAMMAR[dialect].fold(events)
+
+
+def words(dialect: str, stream: bytes) -> str:
+    """All text of a stream, broken off or not."""
+    return GRAMMAR[dialect].text([one for one in frames(stream) if not is_error(one)])
+
+
+def calls(dialect: str, stream: bytes) -> list[str]:
+    """The names of the tools that the one valid message of a stream calls."""
+    return GRAMMAR[dialect].calls(message(dialect, stream))
+
+
+def is_error(frame: Frame) -> bool:
+    """Whether an event is an error."""
+    return frame.event == b"error" or (frame.data or b"").replace(b" ", b"").startswith(b'{"error":')
+
+
+def error(dialect: str, stream: bytes) -> dict[str, Any]:
+    """The error that ends a stream: in the dialect's shape, the only one, behind a valid beginning, the last event."""
+    events = frames(stream)
+    assert [number for number, one in enumerate(events) if is_error(one)] == [len(events) - 1], stream
+    assert GRAMMAR[dialect].breaches(events[:-1], ended=False) == []
+    last = events[-1]
+    told: dict[str, Any] = json.loads(last.data or b"")
+    if dialect == "messages":
+        assert (last.event, told["type"]) == (b"error", "error")
+    else:
+        assert last.event == b""
+    assert {"type", "message"} <= told["error"].keys()
+    shown: dict[str, Any] = told["error"]
+    return shown
+
+
+def event(kind: str, **members: Any) -> bytes:
+    """An event of Messages."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **members}).encode())
+
+
+def delta(words: str, index: int = 0) -> bytes:
+    """A piece of text of Messages."""
+    return event("content_block_delta", index=index, delta={"type": "text_delta", "text": words})
+
+
+def chunk(words: str) -> bytes:
+    """A piece of text of Chat Completions, as the scripted model has it."""
+    choice = {"index": 0, "delta": {"content": words}, "finish_reason": None}
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return b"data: %b\n\n" % json.dumps({**head, "choices": [choice]}).encode()
+
+
+def said(dialect: str, *parts: str | Hold) -> list[Any]:
+    """Text that the model says in these pieces; it can be held between any two events."""
+    if dialect != "messages":
+        return [Text((part,)) if isinstance(part, str) else part for part in parts]
+    start = event("content_block_start", index=9, content_block={"type": "text", "text": ""})
+    pieces = [raw(delta(part, 9)) if isinstance(part, str) else part for part in parts]
+    return [RawBytes(start), *pieces, raw(event("content_block_stop", index=9))]
