@@ -136,7 +136,7 @@ def error(dialect: str, stream: bytes) -> dict[str, Any]:
 
 def event(kind: str, **members: Any) -> bytes:
     """An event of Messages."""
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **members}).encode())
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), _json({"type": kind, **members}))
 
 
 def delta(words: str, index: int = 0) -> bytes:
@@ -144,11 +144,24 @@ def delta(words: str, index: int = 0) -> bytes:
     return event("content_block_delta", index=index, delta={"type": "text_delta", "text": words})
 
 
-def chunk(words: str) -> bytes:
-    """A piece of text of Chat Completions, as the scripted model has it."""
-    choice = {"index": 0, "delta": {"content": words}, "finish_reason": None}
-    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    return b"data: %b\n\n" % json.dumps({**head, "choices": [choice]}).encode()
+def chunk(words: str | None = None, **delta: Any) -> bytes:
+    """A chunk of Chat Completions as it is in the first reply of a scripted model: text, or another delta."""
+    if words is not None:
+        delta["content"] = words
+    head = {"id": "chatcmpl-000002", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m"}
+    return b"data: %b\n\n" % _json({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+
+
+def around(dialect: str) -> tuple[bytes, bytes]:
+    """What a scripted model must say around pieces of text that are sent as bytes."""
+    if dialect == "messages":
+        start = event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        return start, event("content_block_stop", index=0)
+    return b": in front\n\n", b": behind\n\n"
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def said(dialect: str, *parts: str | Hold) -> list[Any]:

@@ -226,17 +226,21 @@ def request(words: list[str], url: str) -> httpx.Response:
 # --- the README ---
 
 
-def test_readme_hook(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The README's hook and configuration answer a tool call that the client has not declared."""
+@pytest.mark.parametrize("hook", ["weather.get_weather", "weather_hook.hook"])
+def test_readme_hooks(
+    hook: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """The README's tool, hook and configuration answer a tool call that the client has not declared."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "weather", raising=False)
+    request.addfinalizer(lambda: sys.modules.pop(hook.partition(".")[0], None))
     monkeypatch.setenv("TEAM_A_KEY", "team-a-key")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "upstream-key")
     script = [Reply(call("get_weather", {"city": "Oslo"})), Reply(text("Take an umbrella."))]
     with ScriptedModel({"claude-sonnet-4-5": script}) as model:
         config = folders["README.md"] / "loopway.yaml"
         local = config.with_name("local.yaml")
-        local.write_text(config.read_text().replace("https://api.anthropic.com", model.url))
+        written = config.read_text().replace("https://api.anthropic.com", model.url)
+        local.write_text(re.sub(r"^  - weather\.get_weather .*$", f"  - {hook}", written, flags=re.MULTILINE))
         with TestClient(create_app(local)) as client:
             answer = client.post(
                 "/v1/messages",
@@ -247,7 +251,9 @@ def test_readme_hook(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) 
     assert answer.json()["content"] == [{"type": "text", "text": "Take an umbrella."}]
     first, second = model.requests
     assert first.headers["x-api-key"] == "upstream-key"
-    assert [tool["name"] for tool in first.body["tools"]] == ["get_weather"]
+    (tool,) = first.body["tools"]
+    assert tool["description"] == "Current weather in a city."
+    assert list(tool["input_schema"]["properties"]) == ["city"]
     assert second.body["messages"][-1]["content"][0]["content"] == "It rains in Oslo."
 
 

@@ -28,6 +28,7 @@ from loopway.exchange import Driver, LoopSettings
 from loopway.hooks import registry
 from loopway.hooks.chain import Chain
 from loopway.hooks.kept import KeptHalves
+from loopway.hooks.rules import Rule, Rules
 from loopway.hooks.server_tools import ServerTool
 from loopway.hooks.toolbox import Toolbox
 from loopway.hooks.tools import ToolSource
@@ -72,6 +73,7 @@ class Gateway:
         self,
         settings: Settings,
         hooks: Sequence[tuple[str, object]],
+        rules: tuple[Sequence[tuple[str, Rule]], Sequence[tuple[str, Rule]]] = ((), ()),
         *,
         listeners: Sequence[Listener] = (),
         scraped: Callable[[], CollectorRegistry] | None = None,
@@ -117,6 +119,7 @@ class Gateway:
             chain=self.chain,
             toolbox=self.toolbox,
             kept=KeptHalves(self.store),
+            rules=Rules(*rules, listener=listener),
             settings=_loop(settings),
             listener=listener,
             background=self.admission.background,
@@ -217,8 +220,9 @@ def build(
         spans = otel.export()
     except otel.Unusable as wrong:
         problems.append(Problem(wrong.variable, str(wrong)))
+    rules = _load_rules(draft, problems)
     settings = adjust(draft.checked(problems))
-    return Gateway(settings, _distinct(found), listeners=listeners, scraped=scraped, spans=spans)
+    return Gateway(settings, _distinct(found), rules, listeners=listeners, scraped=scraped, spans=spans)
 
 
 def warnings_of(config: str | Path) -> list[str]:
@@ -254,6 +258,19 @@ def _load_hooks(draft: Draft, problems: list[Problem]) -> list[tuple[str, object
         except registry.Unusable as wrong:
             problems.append(Problem(f"litellm.callbacks[{number}]", str(wrong)))
     return found
+
+
+def _load_rules(draft: Draft, problems: list[Problem]) -> tuple[list[tuple[str, Rule]], list[tuple[str, Rule]]]:
+    found: dict[str, list[tuple[str, Rule]]] = {"pre_call": [], "post_call": []}
+    if draft.settings is None:
+        return found["pre_call"], found["post_call"]
+    for kind, names in (("pre_call", draft.settings.rules.pre_call), ("post_call", draft.settings.rules.post_call)):
+        for number, dotted in enumerate(names):
+            try:
+                found[kind].append((dotted, registry.load_rule(dotted, draft.folder)))
+            except registry.Unusable as wrong:
+                problems.append(Problem(f"rules.{kind}[{number}]", str(wrong)))
+    return found["pre_call"], found["post_call"]
 
 
 def _name_of(instance: object) -> str:

@@ -23,6 +23,7 @@ This file must not know a wire format, HTTP, or where an error is shown.
     │   │   ├── Refused            its own status and body, before the first byte
     │   │   └── Reported           an error event inside its stream
     │   ├── HookFailed         a hook's: 500, names hook and phase
+    │   ├── RuleFailed         500, a post-call rule refuses the answer
     │   └── LimitReached       a configured limit
     │       ├── Full               503 or 529, with retry-after
     │       ├── OutOfTime          504, request_timeout_seconds
@@ -216,6 +217,12 @@ class HookFailed(ExchangeError):
         self.hook = hook
         self.phase = phase
         super().__init__(f"the hook {hook!r} failed in its {phase}: {what}")
+
+
+class RuleFailed(ExchangeError):
+    """A post-call rule refuses the answer; its own words are the text."""
+
+    kind = "rule_failed"
 
 
 class LimitReached(ExchangeError):

@@ -11,6 +11,7 @@ import pytest
 from inprocess import BOTH, KEY, PATHS, Run, gateway_over, request_body
 from puppets import Puppet, text_of
 from streams import (
+    around,
     Notes,
     calls,
     chunk,
@@ -70,21 +71,13 @@ async def test_a_call_that_nobody_may_claim_is_live_too(dialect):
     if dialect == "messages":
         start = {"type": "tool_use", "id": "t1", "name": "theirs", "input": {}}
         piece = {"type": "input_json_delta", "partial_json": '{"n": 1}'}
-        script = [
-            raw(event("content_block_start", index=0, content_block=start)),
-            hold(gate),
-            raw(event("content_block_delta", index=0, delta=piece) + event("content_block_stop", index=0)),
-        ]
-        reply = Reply(*script, stop="tool_use")
+        first = event("content_block_start", index=0, content_block=start)
+        second = event("content_block_delta", index=0, delta=piece) + event("content_block_stop", index=0)
     else:
         named = {"index": 0, "id": "t1", "type": "function", "function": {"name": "theirs", "arguments": ""}}
-        pieces = [{"tool_calls": [named]}, {"tool_calls": [{"index": 0, "function": {"arguments": '{"n": 1}'}}]}]
-        first, second = (
-            chunk("").replace(b'{"content": ""}', json.dumps(one).encode()).replace(b"chatcmpl-1", b"chatcmpl-000001")
-            for one in pieces
-        )
-        first, second = (one.replace(b'"created": 1,', b'"created": 1700000000,') for one in (first, second))
-        reply = Reply(raw(first), hold(gate), raw(second), stop="tool_use")
+        first = chunk(tool_calls=[named])
+        second = chunk(tool_calls=[{"index": 0, "function": {"arguments": '{"n": 1}'}}])
+    reply = Reply(raw(first), hold(gate), raw(second), stop="tool_use")
     async with (
         gateway_over({"m": [reply]}, [Puppet()]) as run,
         live(run, dialect, request_body(dialect)) as stream,
@@ -124,18 +117,11 @@ async def test_a_ping_never_falls_inside_an_event(dialect):
     """While half an event has come from upstream pings go out, and the event behind them is whole."""
     gates = [asyncio.Event() for _ in range(3)]
     one = (delta if dialect == "messages" else chunk)("snowman \u2603")
-    if dialect == "messages":
-        around = (
-            event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
-            event("content_block_stop", index=0),
-        )
-    else:
-        one = one.replace(b"chatcmpl-1", b"chatcmpl-000001").replace(b'"created": 1,', b'"created": 1700000000,')
-        around = (b": upstream's own\n\n", b": upstream's own\n\n")
-    places = (3, len(one) // 2, len(one) - 1)
+    begin, end = around(dialect)
+    places = (3, one.index("\u2603".encode()) + 1, len(one) - 1)
     pieces = [one[a:b] for a, b in zip((0, *places), (*places, len(one)), strict=True)]
     cut = [part for piece, gate in zip(pieces, gates, strict=False) for part in (raw(piece), hold(gate))]
-    reply = Reply(raw(around[0]), *cut, raw(pieces[3]), raw(around[1]))
+    reply = Reply(raw(begin), *cut, raw(pieces[3]), raw(end))
     async with (
         gateway_over({"m": [reply]}, [Puppet()], loop={"keepalive_seconds": 0.02}) as run,
         live(run, dialect, request_body(dialect)) as stream,
@@ -186,14 +172,141 @@ async def test_a_status_that_comes_before_the_first_keepalive_is_a_status(dialec
         assert (stream.answer.status_code, json.loads(await stream.rest())) == (429, {"odd": 1})
 
 
-# --- a reader that is slow ---
-
-LARGE = 50
-"""Mebibytes of the stream that nobody reads for a while."""
+# --- holding ---
 
 
 @both
-@pytest.mark.parametrize("watched", [True, False])
+async def test_a_released_call_leaves_in_its_original_bytes(dialect):
+    """A call was held because a hook might have claimed it; none did."""
+    body = text_of(dialect, "")
+    if dialect == "messages":
+        start = {"type": "tool_use", "id": "t1", "name": "theirs", "input": {}, "odd": [1.50]}
+        pieces = ['{"n"', ": 1}"]
+        deltas = [{"type": "input_json_delta", "partial_json": one} for one in pieces]
+        said_by_model = [
+            event("content_block_start", index=0, content_block=start),
+            *(event("content_block_delta", index=0, delta=one) for one in deltas),
+            event("content_block_stop", index=0),
+        ]
+    else:
+        named = {"index": 0, "id": "t1", "type": "function", "function": {"name": "theirs", "arguments": ""}, "odd": 1.5}
+        pieces = [{"index": 0, "function": {"arguments": one}} for one in ('{"n"', ": 1}")]
+        said_by_model = [chunk(tool_calls=[named]), *(chunk(tool_calls=[one]) for one in pieces)]
+    reply = Reply(*[raw(one) for one in said_by_model], stop="tool_use")
+    async with gateway_over({"m": [reply]}, [Puppet(owned=False)]) as run:
+        got = await whole(run, dialect)
+    assert b"".join(said_by_model) in got
+    assert calls(dialect, got) == ["theirs"]
+    assert body  # the dialect is known
+
+
+# --- appended ---
+
+
+def told(words: str, *blocks: dict[str, object], stop: str = "end_turn") -> bytes:
+    """One message of Messages in odd framing: CRLF, comments, a ping, data in front of the event's name."""
+    usage = {"input_tokens": 3, "output_tokens": 1}
+    head = {"id": f"msg_{words}", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": usage}
+    events = [
+        event("message_start", message={**head, "stop_reason": None, "stop_sequence": None}),
+        event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        b": a comment\n\n",
+        b'data: {"type": "ping"}\nevent: ping\n\n',
+        delta(words),
+        event("content_block_stop", index=0),
+    ]
+    for index, block in enumerate(blocks, 1):
+        events += [
+            event("content_block_start", index=index, content_block=block),
+            event("content_block_stop", index=index),
+        ]
+    events.append(event("message_delta", delta={"stop_reason": stop, "stop_sequence": None}, usage={"output_tokens": 9}))
+    return b"".join([*events, event("message_stop")]).replace(b"\n", b"\r\n")
+
+
+def as_stream(body: bytes) -> Reply:
+    """A reply whose bytes are these."""
+    return Reply(error=(200, body), headers={"content-type": "text/event-stream"})
+
+
+CALLING = told("one", {"type": "tool_use", "id": "t1", "name": "mine", "input": {"n": 1}}, stop="tool_use")
+
+
+@pytest.mark.parametrize(
+    ("configured", "asked", "appended"),
+    [
+        ("appended", {}, True),
+        ("merged", APPENDED, True),
+        ("appended", {"x-loopway-stream": "merged"}, False),
+        ("merged", {}, False),
+    ],
+)
+async def test_appended_is_each_iterations_own_bytes(configured, asked, appended):
+    """By configuration or by a header: the rerun is a second message behind the first, nothing else is there."""
+    script = [as_stream(CALLING), as_stream(told("two"))]
+    async with gateway_over({"m": script}, [Puppet()], loop={"stream": configured}) as run:
+        got = await whole(run, "messages", asked)
+    assert len(run.model.requests) == 2
+    if appended:
+        assert got == CALLING + told("two")
+    else:
+        assert words("messages", got) == "onetwo"
+        assert message("messages", got)["id"] == "msg_one"
+
+
+async def test_chat_streams_are_not_inspected_in_appended():
+    """As the specification has it: no gate is asked, the bytes pass, the call reaches the client."""
+    hook = Puppet()
+    async with gateway_over({"m": [Reply(text("a"), call("mine", {"n": 1}))]}, [hook]) as run:
+        got = await whole(run, "chat_completions", APPENDED)
+    assert (hook.gates, calls("chat_completions", got)) == ([], ["mine"])
+
+
+@both
+async def test_another_word_for_the_stream_is_a_400(dialect):
+    """It names the header and what to write."""
+    async with gateway_over({"m": [Reply(text("a"))]}, [Puppet()]) as run:
+        answer = await run.post(dialect, request_body(dialect, stream=True), headers={"x-loopway-stream": "joined"})
+    assert answer.status_code == 400
+    assert "x-loopway-stream" in answer.json()["error"]["message"]
+
+
+async def test_an_override_is_a_message_of_its_own_in_appended():
+    """It comes behind the reply that it overrides."""
+    hook = Puppet(plan=lambda _: AgenticLoopPlan(response_override=text_of("messages", "over")))
+    async with gateway_over({"m": [as_stream(CALLING)]}, [hook]) as run:
+        got = await whole(run, "messages", APPENDED)
+    assert got.startswith(CALLING)
+    behind = message("messages", got.removeprefix(CALLING))
+    assert (behind["id"], behind["content"][0]["text"], behind["stop_reason"]) == ("msg_made", "over", "end_turn")
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+async def test_a_post_hook_sees_the_rerun_before_the_client_in_appended(replaces):
+    """What it keeps back never goes; what it leaves goes in its own bytes."""
+
+    class Post(Puppet):
+        async def async_post_agentic_loop_response_hook(self, response, plan, kwargs):
+            return text_of("messages", "made") if replaces else response
+
+    script = [as_stream(CALLING), as_stream(told("secret"))]
+    async with gateway_over({"m": script}, [Post()]) as run:
+        got = await whole(run, "messages", APPENDED)
+    if replaces:
+        assert b"secret" not in got
+        assert words("messages", got.removeprefix(CALLING)) == "made"
+    else:
+        assert got == CALLING + told("secret")
+
+
+# --- a reader that is slow ---
+
+PIECE = 1 << 14
+LARGE = 50 * (1 << 20) // PIECE
+"""Events of a stream that nobody reads for a while: 50 MiB."""
+
+
+@pytest.mark.parametrize(("dialect", "watched"), [("messages", True), ("chat_completions", True), ("messages", False)])
 async def test_a_client_that_does_not_read_holds_upstream_back(dialect, watched):
     """The model cannot send more than the sockets' buffers hold; when the client reads on it gets everything."""
     sent = 0
@@ -202,14 +315,8 @@ async def test_a_client_that_does_not_read_holds_upstream_back(dialect, watched)
         nonlocal sent
         sent += 1
 
-    piece = "x" * (1 << 20)
-    if dialect == "messages":
-        one = delta(piece)
-        begin = event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-        end = event("content_block_stop", index=0)
-    else:
-        one, begin, end = chunk(piece), b": 1\n\n", b": 2\n\n"
-        one = one.replace(b"chatcmpl-1", b"chatcmpl-000001").replace(b'"created": 1,', b'"created": 1700000000,')
+    one = (delta if dialect == "messages" else chunk)("x" * PIECE)
+    begin, end = around(dialect)
     reply = Reply(raw(begin), *[part for _ in range(LARGE) for part in (raw(one), hold(count))], raw(end))
     async with gateway_over({"m": [reply]}, [Puppet()]) as run:
         tools = ("mine",) if watched else ("theirs",)
@@ -229,7 +336,7 @@ async def test_a_client_that_does_not_read_holds_upstream_back(dialect, watched)
         state = run.model.requests[0].state
     assert 0 < stalled < LARGE // 2
     assert (sent, state) == (LARGE, "answered")
-    assert got.count(b"x" * 1000) * 1000 > 0.99 * LARGE * (1 << 20)
+    assert got.count(b"x") >= LARGE * PIECE
     assert got.endswith(b"0\r\n\r\n")
 
 

@@ -204,7 +204,8 @@ async def test_all_calls_of_a_reply_are_answered_in_one_rerun(dialect, stream):
         ("a", "Oslo: rain, c, 1 for tester", False),
         (
             "b",
-            ("Error: " if dialect == "chat_completions" else "") + "get_weather failed: RuntimeError: the station is away",
+            ("Error: " if dialect == "chat_completions" else "")
+            + "get_weather failed: RuntimeError: the station is away",
             True,
         ),
         ("c", "2", False),
@@ -321,7 +322,10 @@ def _ids(dialect: str, turn: Any) -> list[str]:
 
 def _answer(dialect: str) -> list[Any]:
     if dialect == "messages":
-        content = [{"type": "tool_result", "tool_use_id": "yours", "content": "mine"}, {"type": "text", "text": "go on"}]
+        content = [
+            {"type": "tool_result", "tool_use_id": "yours", "content": "mine"},
+            {"type": "text", "text": "go on"},
+        ]
         return [{"role": "user", "content": content}]
     return [{"role": "tool", "tool_call_id": "yours", "content": "mine"}, {"role": "user", "content": "go on"}]
 

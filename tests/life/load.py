@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import yaml
@@ -105,7 +105,7 @@ class Load:
         self.sent = 0
         self.wrong: Counter[str] = Counter()
 
-    async def __aenter__(self) -> Load:
+    async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._go()) for _ in range(self._width)]
         return self
 

@@ -16,7 +16,7 @@ LARGEST_EVENT = 32 * 1024 * 1024
 
 # Two line ends in a row. A CR at the very end of what has come may be half a CRLF, so it has to wait for the next
 # byte; two bare CRs need not: no line end of such a stream has an LF, and one that follows is an empty line.
-_BOUNDARY = re.compile(rb"\r\r|(?:\r\n|\n)(?:\r\n|\n|\r(?!\n))")
+_BOUNDARY = re.compile(rb"\r\r|(?:\r\n|\n)(?:\r\n|\n|\r)")
 # The shape that nearly every event has.
 _USUAL = re.compile(rb"event: ([^\n]*)\ndata: ([^\n]*)\n\n")
 _LINE = re.compile(rb"\r\n|\n|\r")

@@ -15,9 +15,10 @@ import msgspec
 
 from loopway.dialects.base import status_of
 from loopway.dialects.request import Request
+from loopway.dialects.text import text_of_messages, text_of_reply
 from loopway.engine.limits import loops_asked
 from loopway.engine.answers import Answers
-from loopway.engine.loop import Call, Decided, Gate, Keep, Plan, Result, run
+from loopway.engine.loop import Call, Decided, Gate, Keep, Overridden, Plan, Result, run
 from loopway.engine.notes import Listener, Said, Subject
 from loopway.engine.plan import Answered, Decision, Rerun
 from loopway.engine.reply import Reply
@@ -36,6 +37,7 @@ from loopway.exchange.state import Exchange
 from loopway.exchange.stream_road import StreamRoad
 from loopway.hooks.chain import Asked, Caller, Chain
 from loopway.hooks.kept import KeptHalves
+from loopway.hooks.rules import Rules
 from loopway.hooks.served import PLACE, ServedTools
 from loopway.hooks.toolbox import Toolbox
 from loopway.upstream.routing import Router
@@ -73,6 +75,7 @@ class Driver:
         chain: The hooks.
         toolbox: The server tools.
         kept: The server's halves of mixed replies.
+        rules: What fails a request or an answer by its text.
         settings: How loops are run.
         listener: Is told each note.
         background: Runs what is left when an answer is out (clean-up hooks).
@@ -86,6 +89,7 @@ class Driver:
         chain: Chain,
         toolbox: Toolbox,
         kept: KeptHalves,
+        rules: Rules,
         settings: LoopSettings,
         listener: Listener,
         background: Callable[[Coroutine[Any, Any, None]], None],
@@ -95,6 +99,7 @@ class Driver:
         self._chain = chain
         self._toolbox = toolbox
         self._kept = kept
+        self._rules = rules
         self._settings = settings
         self._listener = listener
         self._background = background
@@ -162,7 +167,11 @@ class Driver:
         road: Road = StreamRoad(exchange, request, appended=appended) if request.stream else JsonRoad(exchange)
         if exchange.served.names:
             request = await self._restored(exchange, request)
-        await road.answer(await self._loop(exchange, road, request))
+        result = await self._loop(exchange, road, request)
+        if self._rules.after:
+            value = result.value if isinstance(result, Overridden) else result.reply.value()
+            self._rules.check_reply(text_of_reply(value), exchange.subject)
+        await road.answer(result)
 
     @staticmethod
     async def _restored(exchange: Exchange, request: Request) -> Request:
@@ -193,7 +202,7 @@ class Driver:
         asked = request.loops
         if asked is None and incoming.loops is not None:
             asked = _loops_of_header(incoming.loops)
-        if self._chain.hooks or self._toolbox.sources:
+        if self._chain.hooks or self._toolbox.sources or self._rules.after:
             exchange.session = self._chain.session(exchange.subject, _caller(incoming, request))
         if self._chain.has_pre_call:
             exchange.phase = "hook"
@@ -202,6 +211,8 @@ class Driver:
             exchange.phase = "request"
             if request.loops != before:
                 asked = request.loops
+        if self._rules.before:
+            self._rules.check_request(text_of_messages(request.messages()), exchange.subject)
         own = self._router.routes(request.model, exchange.dialect.name)[0].max_agentic_loops
         limits = exchange.limits if own is None else msgspec.structs.replace(exchange.limits, loops=own)
         exchange.limits = limits.asked(asked)
@@ -241,6 +252,10 @@ class Driver:
         surface = exchange.dialect.name
         if not exchange.incoming.loop:
             return False
+        if self._rules.after:
+            if not request.single:
+                raise BadRequest("$.n: the gateway's rules read one reply; leave n out", "$.n")
+            return True
         if not exchange.served.names and not self._chain.watches(surface, lambda: request.tool_names):
             return False
         if not request.single:

@@ -50,6 +50,7 @@ class StreamRoad:
     def __init__(self, exchange: Exchange, request: Request, *, appended: bool) -> None:
         self._exchange = exchange
         self._appended = appended
+        self._waiting: list[bytes] | None = None  # under `appended`: a reply that a post hook is still to see
         settings = exchange.settings
         self._splicer = exchange.dialect.splicer(usage=settings.usage, include_usage=request.include_usage)
         exchange.sink.keep_alive(settings.keepalive_seconds, exchange.dialect.ping)
@@ -60,7 +61,9 @@ class StreamRoad:
         response = await exchange.calls.send(request, depth)
         try:
             exchange.back = exchange.back or coming_back(response.headers)
-            hold_all = exchange.settings.interim_text == "never" or exchange.hooks.post_is_due
+            post_is_due = exchange.hooks.post_is_due
+            hold_all = exchange.settings.interim_text == "never" or post_is_due
+            self._waiting = [] if post_is_due and self._appended else None
             splicer.begin(self._holds(), everything=hold_all and not self._appended)
             exchange.phase = "stream"
             if is_events(response.headers):
@@ -75,7 +78,9 @@ class StreamRoad:
     async def replaced(self, reply: Reply, depth: int) -> Reply:
         """The reply, or what the post hook of the plan behind it made of it; nothing of it has been sent."""
         made = await replaced(self._exchange, reply, depth)
+        waiting, self._waiting = self._waiting, None
         if made is reply:
+            await self._send(b"".join(waiting or ()))
             return reply
         self._splicer.drop()
         self._splicer.begin(self._holds(), everything=True, counted=False)
@@ -146,7 +151,10 @@ class StreamRoad:
             if splicer.error is not None:
                 break  # whoever handles the failure writes it
             passed.append(frame.raw)
-        await self._send(b"".join(passed))
+        if self._waiting is None:
+            await self._send(b"".join(passed))
+        else:
+            self._waiting += passed
 
     async def _send(self, data: bytes) -> None:
         if not data:

@@ -17,6 +17,7 @@ from typing import Any
 
 from loopway.errors import Problem
 from loopway.hooks.base import HOOK_METHODS, overrides
+from loopway.hooks.rules import Rule, checked_rule
 from loopway.hooks.tools import ToolSource
 
 BUILT_INS: Mapping[str, Callable[[dict[str, Any]], object]] = {}
@@ -51,10 +52,25 @@ def load(dotted: str, folder: Path | None, adapt: Callable[[object], object] = l
 
     Raises `Unusable` if that is no hook instance. `adapt` may turn a foreign instance into a hook first.
     """
+    _look_in(folder)
+    return checked(adapt(_found(dotted)), dotted)
+
+
+def load_rule(dotted: str, folder: Path | None) -> Rule:
+    """Import a rule. Raises `Unusable` if the path names no function of that kind."""
+    _look_in(folder)
+    try:
+        return checked_rule(_found(dotted), dotted)
+    except Unusable:
+        raise
+    except ValueError as wrong:
+        raise Unusable(str(wrong)) from None
+
+
+def _look_in(folder: Path | None) -> None:
     if folder is not None and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
-    return checked(adapt(_found(dotted)), dotted)
 
 
 def _found(dotted: str) -> object:

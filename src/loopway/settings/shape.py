@@ -250,6 +250,18 @@ class HookSetting(msgspec.Struct, frozen=True, kw_only=True):
         return f"HookSetting({self.path or self.builtin}, settings={sorted(map(str, self.settings))})"
 
 
+class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Plain functions that fail a request or an answer by its text, as dotted paths.
+
+    Attributes:
+        pre_call: See the text of a request's messages; a no is a 400.
+        post_call: See the text of the last reply; a no is a 500, in a stream an error event.
+    """
+
+    pre_call: list[Text] = []
+    post_call: list[Text] = []
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The whole configuration, checked.
 
@@ -262,6 +274,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         hooks: The hooks, asked in this order; a dotted path of an instance, or a built-in with its settings.
         telemetry: What the gateway says about itself.
         state: Where that is kept which outlives an exchange.
+        rules: Functions that fail a request or an answer by its text.
     """
 
     server: ServerSettings = ServerSettings()
@@ -272,3 +285,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hooks: list[HookSetting] = []
     telemetry: TelemetrySettings = TelemetrySettings()
     state: StateSettings = StateSettings()
+    rules: RuleSettings = RuleSettings()

@@ -76,7 +76,17 @@ def test_the_upstreams_own_words_go_on_in_an_event(data: bytes, make: Make) -> N
 
 
 @pytest.mark.parametrize(
-    "data", [OPENAI, b"<html>", b"", b"[]", b'{"type":"error","error":"x"}', b"\xff", b'{"type":"ok"}']
+    "data",
+    [
+        OPENAI,
+        b"<html>",
+        b"",
+        b"[]",
+        b'{"type":"error","error":"x"}',
+        b"\xff",
+        OVERLOADED.replace(b"up", b"\xff"),
+        b'{"type":"ok"}',
+    ],
 )
 @pytest.mark.parametrize(
     ("make", "kind"),

@@ -76,6 +76,7 @@ def test_a_rendered_block_reads_back(block: dict[str, Any]) -> None:
     frames = DIALECT.render(value)
     assert MESSAGES_GRAMMAR.breaches(frames, ended=True) == []
     assert MESSAGES_GRAMMAR.fold(frames) == value
+    assert not {"container", "context_management"} & json.loads(frames[0].data or b"")["message"].keys()
 
 
 def test_text_and_arguments_are_told_as_deltas() -> None:

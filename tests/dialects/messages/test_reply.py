@@ -197,8 +197,38 @@ def test_bytes_that_are_no_text_do_not_break_a_reply() -> None:
     delta = b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\xffb"}}\n\n'
     block_ = b'{"type":"text","text":"","x":"\xfe"}'
     start = b'data: {"type":"content_block_start","index":0,"content_block":%b}\n\n' % block_
-    block = fold(START, start, delta, STOP).value()["content"][0]
-    assert block == {"type": "text", "text": "a\ufffdb", "x": "\ufffd"}
+    other = start.replace(b'"index":0', b'"index":1')
+    blocks = fold(START, start, delta, other, STOP).value()["content"]
+    assert blocks == [{"type": "text", "text": text, "x": "\ufffd"} for text in ("a\ufffdb", "")]
+
+
+@pytest.mark.parametrize(
+    ("start", "deltas", "wanted"),
+    [
+        ({"text": "a"}, [{"type": "text_delta", "text": "b"}], {"text": "ab"}),
+        ({"thinking": "a"}, [{"type": "thinking_delta", "thinking": "b"}], {"thinking": "ab"}),
+        ({}, [{"type": "text_delta", "text": "b"}], {"text": "b"}),
+        ({"text": None}, [{"type": "text_delta", "text": "b"}], {"text": "b"}),
+        ({"signature": "a"}, [{"type": "signature_delta", "signature": "b"}], {"signature": "b"}),
+        ({"citations": [1]}, [{"type": "citations_delta", "citation": 2}], {"citations": [1, 2]}),
+        ({"citations": [1]}, [{"type": "citations_delta", "citation": 2}, {"type": "x"}], {"citations": [1, 2]}),
+        ({"signature": "a"}, [{"type": "signature_delta", "signature": "b"}, {"type": "x"}], {"signature": "b"}),
+        ({"a": "x", "b": 1}, [{"type": "x", "a": "y", "b": 2}], {"a": "xy", "b": 2}),
+        ({"a": "x", "b": 1}, [{"type": "x", "a": None, "c": None}], {"a": "x", "b": 1, "c": None}),
+        ({"input": {}}, [{"type": "input_json_delta", "partial_json": "{"}, {"type": "x"}], {"input": "{"}),
+    ],
+)
+def test_what_a_start_has_is_grown(start: dict[str, Any], deltas: list[dict[str, Any]], wanted: dict[str, Any]) -> None:
+    """Text and lists are joined to what the start holds; a signature and other values replace it."""
+    events = [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas]
+    reply = fold(START, {"type": "content_block_start", "index": 0, "content_block": start}, *events, STOP)
+    assert reply.value()["content"] == [wanted]
+
+
+def test_a_constant_that_is_no_json_is_named() -> None:
+    """The reader of JSON with halves of characters takes nothing else that JSON does not have."""
+    with pytest.raises(ValueError, match="NaN is no JSON"):
+        parse(b'{"content": [], "x": NaN}')
 
 
 def test_odd_deltas_are_left_out() -> None:

@@ -83,6 +83,7 @@ class _Translator:
             "upstreams": self._upstreams or REFUSED,
             "models": self._models,
             "hooks": self._hooks(litellm),
+            "rules": self._rules(litellm),
         }
         if litellm.get("json_logs") is True:
             made["telemetry"] = {"log_format": "json"}
@@ -398,6 +399,22 @@ class _Translator:
                 self._refuse(
                     spot, f"{callback!r} is a callback inside LiteLLM, {_REASON}; write a hook with a dotted path"
                 )
+        return made
+
+    def _rules(self, litellm: Mapping[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for kind in ("pre_call", "post_call"):
+            path = f"litellm_settings.{kind}_rules"
+            listed = litellm.get(f"{kind}_rules")
+            if listed is None or listed is REFUSED:
+                continue
+            if isinstance(listed, str):
+                listed = [listed]
+            elif not isinstance(listed, list):
+                self._refuse(path, f"is {_kind(listed)}; write a list of dotted paths")
+                continue
+            self._paths[f"rules.{kind}"] = path
+            made[kind] = listed
         return made
 
 

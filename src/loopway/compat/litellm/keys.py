@@ -118,7 +118,18 @@ PARAMS_REFUSED: Final[Mapping[str, str]] = {
     "mock_response": _NOT_HERE,
 }
 
-LITELLM: Final = frozenset(("callbacks", "request_timeout", "num_retries", "ssl_verify", "json_logs", "fallbacks"))
+LITELLM: Final = frozenset(
+    (
+        "callbacks",
+        "request_timeout",
+        "num_retries",
+        "ssl_verify",
+        "json_logs",
+        "fallbacks",
+        "pre_call_rules",
+        "post_call_rules",
+    )
+)
 """Keys of `litellm_settings` that are translated."""
 
 LITELLM_IGNORED: Final[Mapping[str, str]] = {
@@ -171,7 +182,6 @@ LITELLM_REFUSED: Final[Mapping[str, str]] = {
     "force_ipv4": _NOT_HERE,
     "enable_preview_features": _NOT_HERE,
     "enable_json_schema_validation": _NOT_HERE,
-    "post_call_rules": "write it as a hook",
     "use_chat_completions_url_for_anthropic_messages": "Loopway does not turn one wire format into another",
     "mcp_aliases": "write an mcp hook",
 }

@@ -91,10 +91,8 @@ def _told(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]
             begun["signature"] = ""
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
     elif kind in _WITH_INPUT and block.get("input") is not None:
-        given = block["input"]
         begun["input"] = {}
-        text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
-        deltas.append({"type": "input_json_delta", "partial_json": "" if given == {} else text})
+        deltas.append({"type": "input_json_delta", "partial_json": msgspec.json.encode(block["input"]).decode()})
     return begun, deltas
 
 
