@@ -19,7 +19,6 @@ from dialects.laws import MESSAGES_GRAMMAR, Grammar
 from loopway.dialects.sse import Frame, Reader
 from loopway.engine.notes import Ended, Note, Subject
 from loopway.testing import Hold, Text, raw
-from loopway.testing import Raw as RawBytes
 
 GRAMMAR: dict[str, Grammar] = {"messages": MESSAGES_GRAMMAR, "chat_completions": CHAT_GRAMMAR}
 NEVER = 30.0
@@ -164,10 +163,14 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def said(dialect: str, *parts: str | Hold) -> list[Any]:
-    """Text that the model says in these pieces; it can be held between any two events."""
+def said(dialect: str, *parts: str | Hold, index: int = 0) -> list[Any]:
+    """Text that the model says in these pieces; it can be held between any two events.
+
+    Args:
+        index: The block's index in Messages; the scripted model counts its other blocks from 0.
+    """
     if dialect != "messages":
         return [Text((part,)) if isinstance(part, str) else part for part in parts]
-    start = event("content_block_start", index=9, content_block={"type": "text", "text": ""})
-    pieces = [raw(delta(part, 9)) if isinstance(part, str) else part for part in parts]
-    return [RawBytes(start), *pieces, raw(event("content_block_stop", index=9))]
+    start = event("content_block_start", index=index, content_block={"type": "text", "text": ""})
+    pieces = [raw(delta(part, index)) if isinstance(part, str) else part for part in parts]
+    return [raw(start), *pieces, raw(event("content_block_stop", index=index))]

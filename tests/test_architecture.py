@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     # DESIGN's arrows. `server` and `exchange` emit and carry notes, so they name them; `telemetry` only reads them.
     "server": {"exchange", "dialects", "engine.notes", "errors", "_version"},
     "exchange": {"engine", "dialects", "hooks", "upstream", "errors"},
-    "hooks": {"engine", "state", "errors"},
+    "hooks": {"engine", "state", "errors", "_version"},
     "dialects": {"engine", "errors"},
     "upstream": {"errors", "_version"},
     "state": {"errors"},
@@ -56,6 +56,7 @@ OUTSIDE: dict[str, set[str]] = {
     "uvicorn": {"serving"},
     "yaml": {"settings"},
     "opentelemetry": {"telemetry"},
+    "mcp": {"hooks"},
     "structlog": {"telemetry", "supervisor", "state"},
 }
 """Libraries that only these may import, so that each is known in one place.

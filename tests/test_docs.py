@@ -41,6 +41,7 @@ SHOWN = {
     "javascript": "needs Node.js and its packages",
     "http": "bytes on a wire",
     "sse": "bytes on a wire",
+    "nginx": "tests/life/test_nginx.py runs it",
 }
 """Languages that are not run, and why."""
 
@@ -308,6 +309,7 @@ FAILURES: list[errors.ExchangeError] = [
     errors.MethodNotAllowed(""),
     errors.TooLarge(""),
     errors.HookFailed("", "gate", ""),
+    errors.RuleFailed(""),
     errors.ExchangeError(""),
     errors.Unreachable("", ""),
     errors.Broken("", ""),

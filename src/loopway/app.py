@@ -89,6 +89,7 @@ class Gateway:
             upstreams=list(settings.upstreams),
             tools=registry.names_of([hook for _, hook in hooks]),
             provider=_provider_of,
+            most=settings.server.max_concurrent_requests,
             upstream_models=[model.sent_as for model in settings.models],
             exchanges=[
                 (dialect, model.name)

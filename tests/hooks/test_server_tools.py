@@ -436,3 +436,21 @@ async def test_a_tool_that_hangs_is_an_error_result():
     assert cancelled.is_set()
     assert [one.result for one in ran] == ["timeout"]
     assert tool_results("messages", sent) == [("h", "hang gave no result within 0.05 seconds.", True)]
+
+
+@both
+async def test_blocks_that_are_no_json_fail_the_exchange_and_name_the_tool(dialect):
+    """What cannot be sent is no result; the next exchange is untouched."""
+
+    @server_tool
+    async def give() -> Any:
+        """Gives."""
+        return ToolResult(content=[{"type": "text", "text": 5, "odd": object()}])
+
+    script = [Reply(call("give", {}, id="g")), Reply(text("fine"))]
+    async with gateway_over({"m": script}, [give]) as run:
+        failed = await run.post("messages", request_body("messages", tools=[]))
+        again = await run.post(dialect, request_body(dialect, tools=[]))
+    assert failed.status_code == 500
+    assert "give" in failed.json()["error"]["message"]
+    assert again.status_code == 200

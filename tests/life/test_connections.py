@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from life.load import body
+from loopway.app import build
 from loopway.serving import Serving, bind
-from loopway.testing import Reply, text
-from running import running
 
 READY = b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n"
 
@@ -36,23 +35,28 @@ class Peer:
 @pytest.fixture
 async def gateway() -> AsyncIterator[Any]:
     """A gateway, the function that connects to it, and its `Serving`."""
-    async with running(script={"demo": lambda _: Reply(text("Good day."))}) as served:
-        listening = bind("127.0.0.1", 0)
-        peers: list[Peer] = []
+    config = {
+        "server": {"drain_seconds": 0.2},
+        "auth": {"mode": "open"},
+        "upstreams": {"up": {"base_url": "http://127.0.0.1:9"}},
+        "models": [{"name": "m", "upstream": "up"}],
+    }
+    listening = bind("127.0.0.1", 0)
+    peers: list[Peer] = []
 
-        async def connect() -> Peer:
-            peers.append(Peer(*await asyncio.open_connection("127.0.0.1", port)))
-            return peers[-1]
+    async def connect() -> Peer:
+        peers.append(Peer(*await asyncio.open_connection("127.0.0.1", port)))
+        return peers[-1]
 
-        port = listening.getsockname()[1]
-        async with Serving(served.gateway, [listening]) as serving:
-            yield connect, serving
-            for peer in peers:
-                peer.writer.close()
+    port = listening.getsockname()[1]
+    async with Serving(build(config), [listening]) as serving:
+        yield connect, serving
+        for peer in peers:
+            peer.writer.close()
 
 
 def post(size: int) -> bytes:
-    data = json.dumps(body(stream=False, model="demo", size=size)).encode()
+    data = json.dumps(body(stream=False, size=size)).encode()
     return b"POST /v1/messages HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % len(data) + data
 
 

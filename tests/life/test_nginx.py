@@ -129,6 +129,7 @@ async def test_events_pass_at_once(tmp_path: Path) -> None:
                 assert (await answer.read()).rstrip().endswith(b'{"type":"message_stop"}')
 
 
+@pytest.mark.filterwarnings("ignore:Sending a large body")
 async def test_long_bodies_pass(tmp_path: Path) -> None:
     """A body far over nginx's own limit and buffers arrives."""
     (door,) = free_ports(1)

@@ -67,6 +67,10 @@ class Splicer(Protocol):
         """The current iteration's events, folded. `fault` is set if the stream was not complete."""
         ...
 
+    def release(self) -> bytes:
+        """Text that was held under `everything` goes now; calls that `holds` names stay held."""
+        ...
+
     def drop(self) -> None:
         """The iteration was rerun or overridden: what is held never goes."""
         ...

@@ -162,7 +162,7 @@ class ToolBegan(msgspec.Struct, frozen=True):
 
 
 class ToolRan(msgspec.Struct, frozen=True):
-    """A server tool ran. Told in the tool's own task. `detail` is for the log."""
+    """A server tool ran. Told in the tool's own task. `detail` is for the log, `told` are span attributes."""
 
     tool: str
     result: ToolResult
@@ -170,6 +170,7 @@ class ToolRan(msgspec.Struct, frozen=True):
     depth: int
     call_id: str
     detail: str | None = None
+    told: Mapping[str, str | int] = {}
 
 
 class IterationDecided(msgspec.Struct, frozen=True):

@@ -41,9 +41,10 @@ async def pass_through(exchange: Exchange, request: Request) -> None:
             await exchange.sink.whole(response.status, headers, body)
         else:
             exchange.phase = "stream"
-            if length is not None:
+            events = request.stream and is_events(response.headers) and not response.encoded
+            if length is not None and not events:  # behind events there must be room for an error
                 headers.append((b"content-length", b"%d" % length))
-            told = await _pass_chunks(exchange, response, headers)
+            told = await _pass_chunks(exchange, response, headers, events=events)
             exchange.passed_on(told, exchange.clock() - began)
     finally:
         if loop:
@@ -51,9 +52,8 @@ async def pass_through(exchange: Exchange, request: Request) -> None:
         await response.aclose()
 
 
-async def _pass_chunks(exchange: Exchange, response: UpstreamResponse, headers: Headers) -> Glimpse:
+async def _pass_chunks(exchange: Exchange, response: UpstreamResponse, headers: Headers, *, events: bool) -> Glimpse:
     sink = exchange.sink
-    events = exchange.subject.stream and is_events(response.headers) and not response.encoded
     ends = Ends()
     try:
         async for chunk in exchange.calls.timed_chunks(response.raw_chunks()):

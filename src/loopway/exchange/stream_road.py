@@ -77,15 +77,22 @@ class StreamRoad:
 
     async def replaced(self, reply: Reply, depth: int) -> Reply:
         """The reply, or what the post hook of the plan behind it made of it; nothing of it has been sent."""
-        made = await replaced(self._exchange, reply, depth)
-        waiting, self._waiting = self._waiting, None
-        if made is reply:
-            await self._send(b"".join(waiting or ()))
-            return reply
-        self._splicer.drop()
-        self._splicer.begin(self._holds(), everything=True, counted=False)
-        await self._emit(self._exchange.dialect.render(made.value()))
-        return self._splicer.reply()
+        exchange, splicer = self._exchange, self._splicer
+        due = exchange.hooks.post_is_due
+        made = await replaced(exchange, reply, depth)
+        if made is not reply:
+            splicer.drop()
+            self._begin(everything=True, counted=False)
+            await self._emit(exchange.dialect.render(made.value()))
+            made = splicer.reply()
+        if due and exchange.settings.interim_text != "never" and not self._appended:
+            await self._send(splicer.release())
+        return made
+
+    def _begin(self, *, everything: bool, counted: bool = True) -> None:
+        """Begin an iteration; where everything waits, every call does."""
+        holds: Keep = (lambda _name: True) if everything else self._holds()
+        self._splicer.begin(holds, everything=everything, counted=counted)
 
     def leave_behind(self) -> None:
         """The last reply is not the answer: what is held of it never goes."""

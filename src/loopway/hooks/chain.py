@@ -334,7 +334,9 @@ class Session:
 
     def refused(self, name: str, depth: int, what: str, phase: Phase = "plan") -> HookFailed:
         """The failure of a hook whose answer was well formed but cannot be used."""
-        hook = next(hook for hook in self._chain.hooks if hook.name == name)
+        hook = next((hook for hook in self._chain.hooks if hook.name == name), None)
+        if hook is None:  # a source of server tools, which has no hook methods
+            return HookFailed(name, phase, what)
         return self._failed(hook, phase, depth, what)
 
     # --- inside ---

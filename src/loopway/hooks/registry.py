@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from loopway.errors import Problem
+from loopway.hooks import mcp
 from loopway.hooks.base import HOOK_METHODS, overrides
 from loopway.hooks.rules import Rule, checked_rule
 from loopway.hooks.tools import ToolSource
 
-BUILT_INS: Mapping[str, Callable[[dict[str, Any]], object]] = {}
+BUILT_INS: Mapping[str, Callable[[dict[str, Any]], object]] = {
+    "mcp": mcp.make,
+}
 """Built-in hooks by the name that the configuration uses, each made from its settings."""
 
 

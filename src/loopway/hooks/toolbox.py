@@ -138,6 +138,7 @@ class Toolbox:
                     depth=context.depth,
                     call_id=call.id,
                     detail=detail,
+                    told=context.told,
                 ),
             )
         return Answer(

@@ -28,6 +28,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
         key_name: The configured name of the caller's key; empty where none is needed.
         cancelled: Set when nobody waits for the result any more; for functions that run in a thread. An `async`
             function is cancelled itself.
+        told: Gets what a trace shows of the call beside its name, as span attributes.
     """
 
     request_id: str
@@ -38,6 +39,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     key_name: str
     cancelled: threading.Event = msgspec.field(default_factory=threading.Event)
+    told: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,6 +98,7 @@ class Metrics:
         tools: The names of the tools that the server runs.
         exchanges: The pairs of dialect and model that are served; their rare series are there from the start, at 0.
         provider: Dialect name to `gen_ai.provider.name`.
+        most: `server.max_concurrent_requests`.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Metrics:
         upstreams: Collection[str],
         tools: Collection[str],
         provider: Callable[[str], str],
+        most: int = 0,
         upstream_models: Collection[str] = (),
         exchanges: Iterable[tuple[str, str]] = (),
     ) -> None:
@@ -123,6 +125,7 @@ class Metrics:
         self._define()
         self._define_gen_ai()
         self._prepare(exchanges)
+        self.most.set(most)
         self._handlers: dict[type[Any], Callable[[Subject, Any], None]] = {
             Began: self._began,
             CallEnded: self._call_ended,
@@ -168,6 +171,12 @@ class Metrics:
         self.in_flight = Gauge(
             "loopway_in_flight_requests",
             "Exchanges under way",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self.most = Gauge(
+            "loopway_max_concurrent_requests",
+            "Exchanges that may be under way at once",
             registry=self.registry,
             multiprocess_mode="livesum",
         )

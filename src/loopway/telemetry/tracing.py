@@ -393,6 +393,8 @@ class Tracing:
         if not spans:
             return
         span = spans.pop()
+        for name, value in note.told.items():
+            span.set_attribute(name, _text(value) if isinstance(value, str) else value)
         if note.result != "ok":
             span.set_attribute("error.type", _TOOL_ERRORS.get(note.result, "other"))
             if note.result != "cancelled":

@@ -129,6 +129,12 @@ class ChatSplicer:
             self._fold.fault = ERROR
         return self._fold.reply(delivered=self._delivered)
 
+    def release(self) -> bytes:
+        """Text that was held under `everything` goes now; calls stay where they are."""
+        self._everything = False
+        texts, self._texts = self._texts, []
+        return b"".join([self._sent(frame, frame.data or b"", Draft(frame.data or b"")) for frame in texts])
+
     def drop(self) -> None:
         """What is held of the current iteration never goes."""
         self._texts.clear()
@@ -137,7 +143,7 @@ class ChatSplicer:
     def finish(self, keep: Keep) -> bytes:
         """Release or drop what is held, and write the ending: a finish_reason, the usage, `[DONE]`."""
         self._settle()
-        out = [self._sent(frame, frame.data or b"", Draft(frame.data or b"")) for frame in self._texts]
+        out = [self.release()]
         for call in self._calls.kept(keep):
             out += self._released(call)
         out.append(self._ending())

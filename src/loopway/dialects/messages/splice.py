@@ -116,6 +116,18 @@ class MessagesSplicer:
         """The current iteration's events, folded."""
         return self._fold.reply(delivered=self._delivered)
 
+    def release(self) -> bytes:
+        """What was held under `everything` goes now, calls that `holds` names do not."""
+        self._everything = False
+        queue, self._queue = self._queue, []
+        out: list[bytes] = []
+        for frame, block in queue:
+            if block is None:
+                out.append(frame.raw)
+            else:
+                out.append(self._shown(frame, block) if block.place >= 0 else self._first_or_held(frame, block))
+        return b"".join(out)
+
     def drop(self) -> None:
         """Forget what is held."""
         self._held.clear()

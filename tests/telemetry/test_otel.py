@@ -1,0 +1,154 @@
+"""What the standard OTEL_* variables do: where spans go, what is refused at start, what it costs if they are not set.
+
+Must not know what a span says.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import environment, run
+from telemetry.collector import collecting
+
+from loopway.telemetry import otel
+from loopway.telemetry.otel import Export, Unusable, export
+
+HTTP = "http://collector:4318"
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
+
+
+@pytest.mark.parametrize(
+    ("env", "where"),
+    [
+        ({}, None),
+        ({ENDPOINT: ""}, None),
+        ({ENDPOINT: HTTP}, Export(("otlp",), "http/protobuf")),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": HTTP}, Export(("otlp",), "http/protobuf")),
+        ({ENDPOINT: HTTP, PROTOCOL: "grpc"}, Export(("otlp",), "grpc")),
+        ({ENDPOINT: "http://collector:4317"}, Export(("otlp",), "grpc")),
+        ({ENDPOINT: "collector:4317"}, Export(("otlp",), "grpc")),
+        ({ENDPOINT: "http://collector:4317", PROTOCOL: "http/protobuf"}, Export(("otlp",), "http/protobuf")),
+        (
+            {ENDPOINT: HTTP, PROTOCOL: "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"},
+            Export(("otlp",), "http/protobuf"),
+        ),
+        ({ENDPOINT: HTTP, "OTEL_SDK_DISABLED": "TRUE"}, None),
+        ({ENDPOINT: HTTP, "OTEL_SDK_DISABLED": "false"}, Export(("otlp",), "http/protobuf")),
+        ({ENDPOINT: HTTP, "OTEL_TRACES_EXPORTER": "none"}, None),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, Export(("otlp",), "http/protobuf")),
+        ({"OTEL_TRACES_EXPORTER": "console"}, Export(("console",), "http/protobuf")),
+        ({"OTEL_TRACES_EXPORTER": "console, otlp"}, Export(("otlp", "console"), "http/protobuf")),
+        ({ENDPOINT: HTTP, "OTEL_TRACES_EXPORTER": "console"}, Export(("console",), "http/protobuf")),
+    ],
+)
+def test_where(env: dict[str, str], where: Export | None) -> None:
+    """The variables say where spans go, as OpenTelemetry's specification has them."""
+    assert export(env) == where
+
+
+@pytest.mark.parametrize(
+    ("env", "variable", "words"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER", "otlp, console or none"),
+        ({ENDPOINT: HTTP, PROTOCOL: "http/json"}, PROTOCOL, "http/protobuf or grpc"),
+        ({ENDPOINT: "collector:4318"}, ENDPOINT, "http://collector:4318"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "collector"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "write a URL"),
+    ],
+)
+def test_refused(env: dict[str, str], variable: str, words: str) -> None:
+    """What cannot work is refused with the variable's name and what to write."""
+    with pytest.raises(Unusable, match=words) as refused:
+        export(env)
+    assert refused.value.variable == variable
+
+
+@pytest.mark.parametrize(
+    ("protocol", "install"),
+    [("grpc", "loopway[grpc]"), ("http/protobuf", "opentelemetry-exporter-otlp-proto-http")],
+)
+def test_missing_package(protocol: str, install: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A protocol whose package is not there is refused with what to install."""
+    monkeypatch.setattr(otel, "_installed", lambda _: False)
+    with pytest.raises(Unusable) as refused:
+        export({ENDPOINT: HTTP, PROTOCOL: protocol})
+    assert install in str(refused.value)
+
+
+CONFIG = """
+auth: {mode: open}
+server: {port: 0, admin_port: null}
+upstreams: {here: {base_url: "http://127.0.0.1:9", dialects: [messages]}}
+models: [{name: demo, upstream: here}]
+"""
+
+
+def test_start_says_so(tmp_path: Path) -> None:
+    """A start with a variable that cannot work ends with exit code 2 and the variable's name."""
+    (tmp_path / "loopway.yaml").write_text(CONFIG)
+    code, said = run("serve", cwd=tmp_path, env={PROTOCOL: "carrier-pigeon", ENDPOINT: HTTP})
+    assert (code, f"{PROTOCOL}: it is 'carrier-pigeon'" in said) == (2, True), said
+
+
+BUILD = """
+import sys
+from loopway.app import build
+gateway = build(sys.argv[1])
+heavy = ("opentelemetry.trace", "opentelemetry.sdk", "opentelemetry.exporter", "grpc", "google.protobuf", "requests")
+print(gateway.tracing is None, [name for name in sys.modules if name.startswith(heavy)])
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {ENDPOINT: HTTP, "OTEL_SDK_DISABLED": "true"}], ids=["unset", "disabled"])
+def test_nothing_is_loaded(env: dict[str, str], tmp_path: Path) -> None:
+    """Without an endpoint there is no listener, and neither its SDK nor an exporter is imported."""
+    (tmp_path / "loopway.yaml").write_text(CONFIG)
+    command = [sys.executable, "-c", BUILD, str(tmp_path / "loopway.yaml")]
+    done = subprocess.run(command, env=environment(**env), capture_output=True, text=True, check=True)
+    assert done.stdout == "True []\n"
+
+
+GIVEN = """
+import asyncio, sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+provider, exporter = TracerProvider(), InMemorySpanExporter()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+from litestar.testing import TestClient
+from loopway import create_app
+with TestClient(create_app(sys.argv[1])) as client:
+    client.post("/v1/messages", json={"model": "unknown"})
+print([span.name for span in exporter.get_finished_spans()], provider._active_span_processor._span_processors != ())
+"""
+
+
+def test_provider_of_an_embedding_program(tmp_path: Path) -> None:
+    """A program that has set up OpenTelemetry itself gets the spans in its own provider."""
+    (tmp_path / "loopway.yaml").write_text(CONFIG)
+    command = [sys.executable, "-c", GIVEN, str(tmp_path / "loopway.yaml")]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['POST /v1/messages'] True"
+
+
+SERVED_BY_OTHERS = """
+import sys
+from litestar.testing import TestClient
+from loopway import create_app
+with TestClient(create_app(sys.argv[1])) as client:
+    client.post("/v1/messages", json={"model": "unknown"})
+"""
+
+
+def test_served_by_others(tmp_path: Path) -> None:
+    """An application that somebody else serves sends its spans when it is shut down."""
+    (tmp_path / "loopway.yaml").write_text(CONFIG)
+    with collecting() as collector:
+        command = [sys.executable, "-c", SERVED_BY_OTHERS, str(tmp_path / "loopway.yaml")]
+        subprocess.run(command, env=environment(**{ENDPOINT: collector.url}), capture_output=True, check=True)
+        assert collector.tree() == ["SERVER POST /v1/messages"]
