@@ -62,9 +62,9 @@ $(VENV)/.core: pyproject.toml $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.pip
-	@$(INSTALL) --editable . --group test
+	@$(INSTALL) --editable '.[all]' --group test
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.pip
-	@$(INSTALL) --editable . --group dev
+	@$(INSTALL) --editable '.[all]' --group dev
 	@touch $@

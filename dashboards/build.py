@@ -67,15 +67,20 @@ def ratio(metric: str, some: str, by: str = "", where: str = MODEL) -> str:
     return f"({part} or 0 * {whole}) / ({whole} > 0)"
 
 
-def quantile(share: float, metric: str, by: str = "", where: str = MODEL) -> str:
+def share(metric: str, whole: str, by: str) -> str:
+    """One counter as a share of another."""
+    return f"{rate(metric, by)} / ({rate(whole, by)} > 0)"
+
+
+def quantile(part: float, metric: str, by: str = "", where: str = MODEL) -> str:
     """A quantile of a histogram."""
     group = f"le, {by}" if by else "le"
-    return f"histogram_quantile({share}, sum by ({group}) (rate({metric}_bucket{{{where}}}[{W}])))"
+    return f"histogram_quantile({part}, sum by ({group}) (rate({metric}_bucket{{{where}}}[{W}])))"
 
 
 def quantiles(metric: str, where: str = MODEL) -> list[tuple[str, str]]:
     """Median, p95 and p99."""
-    return [(quantile(share, metric, where=where), f"p{round(share * 100)}") for share in (0.5, 0.95, 0.99)]
+    return [(quantile(part, metric, where=where), f"p{round(part * 100)}") for part in (0.5, 0.95, 0.99)]
 
 
 def mean(metric: str, by: str, where: str = MODEL) -> str:
@@ -97,60 +102,142 @@ OVERVIEW = Dashboard(
         (
             "Now",
             [
-                Panel("Requests", "How much traffic is there?", [(rate("loopway_requests_total", "job"), "")], "reqps",
-                      "stat", 4),
-                Panel("Errors", "What share of requests fails?", [(ratio("loopway_requests_total", FAILED), "")],
-                      "percentunit", "stat", 4),
-                Panel("First content, p95", "How long does a client wait for the first word?",
-                      [(quantile(0.95, "loopway_time_to_first_content_seconds"), "")], "s", "stat", 4),
-                Panel("Overhead, p95", "How much of that is the gateway's own?",
-                      [(quantile(0.95, "loopway_overhead_seconds"), "")], "s", "stat", 4),
-                Panel("In flight", "How many requests are under way?",
-                      [(f"sum(loopway_in_flight_requests{{{JOB}}})", "")], "short", "stat", 4),
-                Panel("Versions", "Which versions run?",
-                      [(f"count by (version) (loopway_build_info{{{JOB}}})", "{{version}}")], "short", "stat", 4),
+                Panel(
+                    "Requests",
+                    "How much traffic is there?",
+                    [(rate("loopway_requests_total", "job"), "")],
+                    "reqps",
+                    "stat",
+                    4,
+                ),
+                Panel(
+                    "Errors",
+                    "What share of requests fails?",
+                    [(ratio("loopway_requests_total", FAILED), "")],
+                    "percentunit",
+                    "stat",
+                    4,
+                ),
+                Panel(
+                    "First content, p95",
+                    "How long does a client wait for the first word?",
+                    [(quantile(0.95, "loopway_time_to_first_content_seconds"), "")],
+                    "s",
+                    "stat",
+                    4,
+                ),
+                Panel(
+                    "Overhead, p95",
+                    "How much of that is the gateway's own?",
+                    [(quantile(0.95, "loopway_overhead_seconds"), "")],
+                    "s",
+                    "stat",
+                    4,
+                ),
+                Panel(
+                    "In flight",
+                    "How many requests are under way?",
+                    [(f"sum(loopway_in_flight_requests{{{JOB}}})", "")],
+                    "short",
+                    "stat",
+                    4,
+                ),
+                Panel(
+                    "Versions",
+                    "Which versions run?",
+                    [(f"count by (version) (loopway_build_info{{{JOB}}})", "{{version}}")],
+                    "short",
+                    "stat",
+                    4,
+                ),
             ],
         ),
         (
             "Traffic",
             [
-                Panel("Requests by model", "Which models are asked for?",
-                      [(rate("loopway_requests_total", "model"), "{{model}}")], "reqps"),
-                Panel("Requests by status", "How do requests end?",
-                      [(rate("loopway_requests_total", "status"), "{{status}}")], "reqps"),
-                Panel("Error share by model", "Which model fails?",
-                      [(ratio("loopway_requests_total", FAILED, "model"), "{{model}}")], "percentunit"),
-                Panel("Streams and JSON", "How many clients stream, in which dialect?",
-                      [(rate("loopway_requests_total", "dialect, stream"), "{{dialect}} stream={{stream}}")], "reqps"),
-                Panel("Turned away", "Which requests were not served, and why?",
-                      [(rate("loopway_rejected_requests_total", "reason", JOB), "{{reason}}")], "reqps"),
-                Panel("Clients that left", "Where are exchanges when their client leaves?",
-                      [(rate("loopway_client_disconnects_total", "phase", JOB), "{{phase}}")], "reqps"),
+                Panel(
+                    "Requests by model",
+                    "Which models are asked for?",
+                    [(rate("loopway_requests_total", "model"), "{{model}}")],
+                    "reqps",
+                ),
+                Panel(
+                    "Requests by status",
+                    "How do requests end?",
+                    [(rate("loopway_requests_total", "status"), "{{status}}")],
+                    "reqps",
+                ),
+                Panel(
+                    "Error share by model",
+                    "Which model fails?",
+                    [(ratio("loopway_requests_total", FAILED, "model"), "{{model}}")],
+                    "percentunit",
+                ),
+                Panel(
+                    "Streams and JSON",
+                    "How many clients stream, in which dialect?",
+                    [(rate("loopway_requests_total", "dialect, stream"), "{{dialect}} stream={{stream}}")],
+                    "reqps",
+                ),
+                Panel(
+                    "Turned away",
+                    "Which requests were not served, and why?",
+                    [(rate("loopway_rejected_requests_total", "reason", JOB), "{{reason}}")],
+                    "reqps",
+                ),
+                Panel(
+                    "Clients that left",
+                    "Where are exchanges when their client leaves?",
+                    [(rate("loopway_client_disconnects_total", "phase", JOB), "{{phase}}")],
+                    "reqps",
+                ),
             ],
         ),
         (
             "Time",
             [
-                Panel("Whole request", "How long do exchanges take?", quantiles("loopway_request_duration_seconds"), "s"),
-                Panel("First content", "When does the first content leave? A keepalive is none.",
-                      quantiles("loopway_time_to_first_content_seconds"), "s"),
+                Panel(
+                    "Whole request", "How long do exchanges take?", quantiles("loopway_request_duration_seconds"), "s"
+                ),
+                Panel(
+                    "First content",
+                    "When does the first content leave? A keepalive is none.",
+                    quantiles("loopway_time_to_first_content_seconds"),
+                    "s",
+                ),
                 Panel("Overhead", "What does the gateway itself cost?", quantiles("loopway_overhead_seconds"), "s"),
             ],
         ),
         (
             "Load",
             [
-                Panel("Tokens", "How many tokens flow, and how many from caches?",
-                      [(rate("loopway_tokens_total", "type"), "{{type}}")], "short"),
-                Panel("Tokens by model", "Which model uses them?",
-                      [(rate("loopway_tokens_total", "model", f'{MODEL}, type=~"input|output"'), "{{model}}")], "short"),
-                Panel("Saturation", "How full is the gateway? At 100 % it turns requests away.",
-                      [(f"sum(loopway_in_flight_requests{{{JOB}}}) / "
-                        f"sum(loopway_max_concurrent_requests{{{JOB}}})", "in flight / limit")], "percentunit"),
+                Panel(
+                    "Tokens",
+                    "How many tokens flow, and how many from caches?",
+                    [(rate("loopway_tokens_total", "type"), "{{type}}")],
+                    "short",
+                ),
+                Panel(
+                    "Tokens by model",
+                    "Which model uses them?",
+                    [(rate("loopway_tokens_total", "model", f'{MODEL}, type=~"input|output"'), "{{model}}")],
+                    "short",
+                ),
+                Panel(
+                    "Saturation",
+                    "How full is the gateway? At 100 % it turns requests away.",
+                    [
+                        (
+                            f"sum(loopway_in_flight_requests{{{JOB}}}) / sum(loopway_max_concurrent_requests{{{JOB}}})",
+                            "in flight / limit",
+                        )
+                    ],
+                    "percentunit",
+                ),
             ],
         ),
     ],
-)  # fmt: skip
+)
 
 LOOP = Dashboard(
     "loopway-agentic-loop",
@@ -160,50 +247,99 @@ LOOP = Dashboard(
         (
             "Decisions",
             [
-                Panel("Decisions", "What is decided on replies?",
-                      [(rate("loopway_loop_iterations_total", "outcome"), "{{outcome}}")], "ops"),
-                Panel("Aborts", "Why are loops cut?", [(rate("loopway_loop_aborts_total", "reason"), "{{reason}}")],
-                      "ops"),
-                Panel("Abort share by model", "Which model runs into limits?",
-                      [(f"{rate('loopway_loop_aborts_total', 'model')} / "
-                        f"({rate('loopway_requests_total', 'model')} > 0)", "{{model}}")], "percentunit"),
+                Panel(
+                    "Decisions",
+                    "What is decided on replies?",
+                    [(rate("loopway_loop_iterations_total", "outcome"), "{{outcome}}")],
+                    "ops",
+                ),
+                Panel(
+                    "Aborts", "Why are loops cut?", [(rate("loopway_loop_aborts_total", "reason"), "{{reason}}")], "ops"
+                ),
+                Panel(
+                    "Abort share by model",
+                    "Which model runs into limits?",
+                    [
+                        (
+                            share("loopway_loop_aborts_total", "loopway_requests_total", "model"),
+                            "{{model}}",
+                        )
+                    ],
+                    "percentunit",
+                ),
             ],
         ),
         (
             "Depth",
             [
-                Panel("Depth", "How many reruns do exchanges have?", heat("loopway_loop_depth"), "short", "heatmap", 12),
-                Panel("Iterations per exchange", "How many model calls does one request cost?",
-                      [(f"{mean('loopway_loop_depth', 'model')} + 1", "{{model}}")], "short", width=6),
-                Panel("Looping exchanges", "How long do exchanges take in which a loop ran?",
-                      quantiles("gen_ai_invoke_agent_duration_seconds", JOB), "s", width=6),
+                Panel(
+                    "Depth", "How many reruns do exchanges have?", heat("loopway_loop_depth"), "short", "heatmap", 12
+                ),
+                Panel(
+                    "Iterations per exchange",
+                    "How many model calls does one request cost?",
+                    [(f"{mean('loopway_loop_depth', 'model')} + 1", "{{model}}")],
+                    "short",
+                    width=6,
+                ),
+                Panel(
+                    "Looping exchanges",
+                    "How long do exchanges take in which a loop ran?",
+                    quantiles("gen_ai_invoke_agent_duration_seconds", JOB),
+                    "s",
+                    width=6,
+                ),
             ],
         ),
         (
             "Hooks",
             [
-                Panel("Hook time, p95", "Which hook is slow, and in which phase?",
-                      [(quantile(0.95, "loopway_hook_duration_seconds", "hook, phase", JOB), "{{hook}} {{phase}}")],
-                      "s", width=12),
-                Panel("Hook failures", "Which hook fails?",
-                      [(rate("loopway_hook_errors_total", "hook, phase", JOB), "{{hook}} {{phase}}")], "ops", width=12),
+                Panel(
+                    "Hook time, p95",
+                    "Which hook is slow, and in which phase?",
+                    [(quantile(0.95, "loopway_hook_duration_seconds", "hook, phase", JOB), "{{hook}} {{phase}}")],
+                    "s",
+                    width=12,
+                ),
+                Panel(
+                    "Hook failures",
+                    "Which hook fails?",
+                    [(rate("loopway_hook_errors_total", "hook, phase", JOB), "{{hook}} {{phase}}")],
+                    "ops",
+                    width=12,
+                ),
             ],
         ),
         (
             "Server tools",
             [
-                Panel("Tool calls", "Which tools are called, and how do they end?",
-                      [(rate("loopway_tool_calls_total", "tool, result", JOB), "{{tool}} {{result}}")], "ops"),
-                Panel("Tool time, p95", "Which tool is slow?",
-                      [(quantile(0.95, "gen_ai_execute_tool_duration_seconds", "gen_ai_tool_name", JOB),
-                        "{{gen_ai_tool_name}}")], "s"),
-                Panel("Tool calls per looping exchange", "How many tools does one request run?",
-                      [(mean("gen_ai_invoke_agent_tool_calls", "gen_ai_request_model", JOB),
-                        "{{gen_ai_request_model}}")], "short"),
+                Panel(
+                    "Tool calls",
+                    "Which tools are called, and how do they end?",
+                    [(rate("loopway_tool_calls_total", "tool, result", JOB), "{{tool}} {{result}}")],
+                    "ops",
+                ),
+                Panel(
+                    "Tool time, p95",
+                    "Which tool is slow?",
+                    [
+                        (
+                            quantile(0.95, "gen_ai_execute_tool_duration_seconds", "gen_ai_tool_name", JOB),
+                            "{{gen_ai_tool_name}}",
+                        )
+                    ],
+                    "s",
+                ),
+                Panel(
+                    "Tool calls per looping exchange",
+                    "How many tools does one request run?",
+                    [(mean("gen_ai_invoke_agent_tool_calls", "gen_ai_request_model", JOB), "{{gen_ai_request_model}}")],
+                    "short",
+                ),
             ],
         ),
     ],
-)  # fmt: skip
+)
 
 UPSTREAM = f'{JOB}, upstream=~"$upstream"'
 UPSTREAMS = Dashboard(
@@ -214,44 +350,102 @@ UPSTREAMS = Dashboard(
         (
             "Tries",
             [
-                Panel("Tries", "How often is each upstream called?",
-                      [(rate("loopway_upstream_requests_total", "upstream", UPSTREAM), "{{upstream}}")], "reqps"),
-                Panel("Statuses", "What do upstreams answer?",
-                      [(rate("loopway_upstream_requests_total", "upstream, status", UPSTREAM),
-                        "{{upstream}} {{status}}")], "reqps"),
-                Panel("Failure share", "Which upstream fails or is full?",
-                      [(ratio("loopway_upstream_requests_total", UPSTREAM_FAILED, "upstream", UPSTREAM),
-                        "{{upstream}}")], "percentunit"),
+                Panel(
+                    "Tries",
+                    "How often is each upstream called?",
+                    [(rate("loopway_upstream_requests_total", "upstream", UPSTREAM), "{{upstream}}")],
+                    "reqps",
+                ),
+                Panel(
+                    "Statuses",
+                    "What do upstreams answer?",
+                    [
+                        (
+                            rate("loopway_upstream_requests_total", "upstream, status", UPSTREAM),
+                            "{{upstream}} {{status}}",
+                        )
+                    ],
+                    "reqps",
+                ),
+                Panel(
+                    "Failure share",
+                    "Which upstream fails or is full?",
+                    [(ratio("loopway_upstream_requests_total", UPSTREAM_FAILED, "upstream", UPSTREAM), "{{upstream}}")],
+                    "percentunit",
+                ),
             ],
         ),
         (
             "Time",
             [
-                Panel("To the head, p95", "How long until an upstream answers at all?",
-                      [(quantile(0.95, "loopway_upstream_duration_seconds", "upstream", UPSTREAM), "{{upstream}}")],
-                      "s"),
-                Panel("First chunk, p95", "How long until a streamed reply begins?",
-                      [(quantile(0.95, "gen_ai_client_operation_time_to_first_chunk_seconds", "gen_ai_request_model",
-                                 JOB), "{{gen_ai_request_model}}")], "s"),
-                Panel("Whole model call, p95", "How long do model calls take?",
-                      [(quantile(0.95, "gen_ai_client_operation_duration_seconds", "gen_ai_request_model", JOB),
-                        "{{gen_ai_request_model}}")], "s"),
+                Panel(
+                    "To the head, p95",
+                    "How long until an upstream answers at all?",
+                    [(quantile(0.95, "loopway_upstream_duration_seconds", "upstream", UPSTREAM), "{{upstream}}")],
+                    "s",
+                ),
+                Panel(
+                    "First chunk, p95",
+                    "How long until a streamed reply begins?",
+                    [
+                        (
+                            quantile(
+                                0.95, "gen_ai_client_operation_time_to_first_chunk_seconds", "gen_ai_request_model", JOB
+                            ),
+                            "{{gen_ai_request_model}}",
+                        )
+                    ],
+                    "s",
+                ),
+                Panel(
+                    "Whole model call, p95",
+                    "How long do model calls take?",
+                    [
+                        (
+                            quantile(0.95, "gen_ai_client_operation_duration_seconds", "gen_ai_request_model", JOB),
+                            "{{gen_ai_request_model}}",
+                        )
+                    ],
+                    "s",
+                ),
             ],
         ),
         (
             "Model calls",
             [
-                Panel("Failed model calls", "Which calls end without a reply, and why?",
-                      [(rate("gen_ai_client_operation_duration_seconds_count", "gen_ai_request_model, error_type",
-                             f'{JOB}, error_type!=""'), "{{gen_ai_request_model}} {{error_type}}")], "ops", width=12),
-                Panel("Tokens per call, p95", "How large are the calls?",
-                      [(quantile(0.95, "gen_ai_client_token_usage", "gen_ai_request_model, gen_ai_token_type", JOB),
-                        "{{gen_ai_request_model}} {{gen_ai_token_type}}")], "short", width=12),
+                Panel(
+                    "Failed model calls",
+                    "Which calls end without a reply, and why?",
+                    [
+                        (
+                            rate(
+                                "gen_ai_client_operation_duration_seconds_count",
+                                "gen_ai_request_model, error_type",
+                                f'{JOB}, error_type!=""',
+                            ),
+                            "{{gen_ai_request_model}} {{error_type}}",
+                        )
+                    ],
+                    "ops",
+                    width=12,
+                ),
+                Panel(
+                    "Tokens per call, p95",
+                    "How large are the calls?",
+                    [
+                        (
+                            quantile(0.95, "gen_ai_client_token_usage", "gen_ai_request_model, gen_ai_token_type", JOB),
+                            "{{gen_ai_request_model}} {{gen_ai_token_type}}",
+                        )
+                    ],
+                    "short",
+                    width=12,
+                ),
             ],
         ),
     ],
     (("upstream", "loopway_upstream_requests_total"),),
-)  # fmt: skip
+)
 
 DASHBOARDS = {"overview.json": OVERVIEW, "agentic-loop.json": LOOP, "upstreams.json": UPSTREAMS}
 

@@ -50,8 +50,10 @@ ARROWS: dict[str, set[str]] = {
 
 OUTSIDE: dict[str, set[str]] = {
     "httpx": {"upstream", "hooks"},
-    "aiohttp": {"upstream"},
-    "httpx_aiohttp": {"upstream"},
+    "httpx2": {"hooks"},
+    "aiohttp": {"upstream", "hooks"},
+    "httpx_aiohttp": {"upstream", "hooks"},
+    "mcp": {"hooks"},
     "litestar": {"server", "app"},
     "uvicorn": {"serving"},
     "yaml": {"settings"},

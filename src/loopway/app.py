@@ -89,7 +89,6 @@ class Gateway:
             upstreams=list(settings.upstreams),
             tools=registry.names_of([hook for _, hook in hooks]),
             provider=_provider_of,
-            most=settings.server.max_concurrent_requests,
             upstream_models=[model.sent_as for model in settings.models],
             exchanges=[
                 (dialect, model.name)
@@ -155,6 +154,7 @@ class Gateway:
     async def _start(self) -> None:
         if self.tracing is not None:
             self.tracing.start()
+        self.metrics.start(self.settings.server.max_concurrent_requests)
         await self.toolbox.start()
         self.admission.ready = True
 

@@ -311,3 +311,35 @@ async def test_the_card_number_is_kept_back(dialect: str) -> None:
         got = await both(here, dialect, "look_up_customer")
         assert json.loads(results(here.model.requests[1].body, dialect)[0])["card"] == "4111 1111 1111 1111"
     assert (got.text, got.calls) == ("Ada pays with [card].", [])
+
+
+# --- replies with calls for the server and for the client ---
+
+SERVER, CLIENT = call("get_weather", {"city": "Oslo"}), call("read_file", {"path": "a"})
+
+
+@pytest.mark.parametrize("blocks", [(SERVER, CLIENT), (CLIENT, SERVER)], ids=["server first", "client first"])
+async def test_a_mixed_json_reply_is_rerun_without_the_clients_call(dialect: str, blocks: tuple[Any, Any]) -> None:
+    """The hook answers its own call; the client's is gone, and the model asks for it again."""
+    script = [Reply(*blocks), Reply(CLIENT)]
+    async with gateway("weather_tool.weather_tool", script=script) as here:
+        got = await ask(here, dialect, False, "get_weather", "read_file")
+        assert "read_file" not in str(here.model.requests[1].body["messages"])
+    assert got.calls == ["read_file"]
+
+
+async def test_a_clients_call_behind_a_servers_waits_in_a_stream(dialect: str) -> None:
+    """It is dropped with the rerun, so that the client does not get it twice."""
+    script = [Reply(SERVER, CLIENT), Reply(CLIENT)]
+    async with gateway("weather_tool.weather_tool", script=script) as here:
+        got = await ask(here, dialect, True, "get_weather", "read_file")
+        assert here.model.calls[MODEL] == 2
+    assert got.calls == ["read_file"]
+
+
+async def test_a_clients_call_that_has_gone_out_ends_the_exchange(dialect: str) -> None:
+    """In a stream the client's call goes out live; the server's behind it is dropped, and nothing is rerun."""
+    async with gateway("weather_tool.weather_tool", script=[Reply(CLIENT, SERVER)]) as here:
+        got = await ask(here, dialect, True, "get_weather", "read_file")
+        assert here.model.calls[MODEL] == 1
+    assert (got.calls, got.stop) == (["read_file"], "tool_use" if dialect == "messages" else "tool_calls")

@@ -228,9 +228,10 @@ class OnlyBase(Both):
 )
 async def test_which_gate_and_plan_a_dialect_asks(hook: object, surface: Surface, who: str | None) -> None:
     """Chat Completions asks its own methods, or the general ones where they are not overridden; Messages only these."""
-    session, _ = run_all([hook], surface)
+    session, notes = run_all([hook], surface)
     claim = await session.gate(gate(), asked())
     assert (claim.context if claim else None) == ({"gate": who} if who else None)
+    assert len(notes) == (1 if who else 0)
     if claim:
         assert await session.plan(Plan(reply(CALL), 0, claim, (), Limits()), asked()) == Override({"plan": who})
 

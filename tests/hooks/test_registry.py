@@ -188,6 +188,12 @@ def test_what_is_no_hook_is_refused_with_what_to_write(write: Write, code: str, 
     assert said in text
 
 
+def test_a_module_in_a_package_is_a_module(write: Write) -> None:
+    """A path that ends at a module of a package, which nothing has imported yet, is told as a module."""
+    text = refusal("shelf.inside", write({"shelf/__init__": "", "shelf/inside": HOOK}))
+    assert text == "'shelf.inside' is a module; name a hook instance inside it: shelf.inside.NAME_OF_THE_INSTANCE"
+
+
 def test_the_refusals_differ_from_each_other(write: Write) -> None:
     """No two kinds of wrong object share a message."""
     texts = []

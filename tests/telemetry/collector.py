@@ -123,7 +123,7 @@ def _http(collector: Collector) -> Iterator[None]:
             self.end_headers()
             self.wfile.write(answer)
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -140,7 +140,7 @@ def _http(collector: Collector) -> Iterator[None]:
 @contextlib.contextmanager
 def _grpc(collector: Collector) -> Iterator[None]:
     class Servicer(TraceServiceServicer):
-        def Export(self, request: Any, context: Any) -> Any:
+        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
             collector.take(request, dict(context.invocation_metadata()))
             return ExportTraceServiceResponse()
 

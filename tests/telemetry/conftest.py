@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
 import pytest
+
 from served import Served, running
 from telemetry.collector import Collector, collecting
 

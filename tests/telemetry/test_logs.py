@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import structlog
-from served import running
-from telemetry.test_tracing import END, PARENT, Puppet, ask, body, does, lookup
 
 from loopway.engine.notes import Ended, Subject
 from loopway.telemetry import logs
 from loopway.testing import Reply, call
+from served import running
+from telemetry.test_tracing import END, PARENT, Puppet, ask, body, does, lookup
 
 FORGED = '\n{"event": "exchange", "status": 200}\r\x1b[2K\u2028\x85\x00 \x9b'
 
@@ -73,7 +73,7 @@ async def test_one_line_per_exchange() -> None:
             assert secret not in served.log.getvalue()
 
 
-LINES = {
+LINES: dict[str, tuple[list[Reply], dict[str, Any]]] = {
     "loop_aborted": ([does("rerun"), does("rerun")], {"reason": "fingerprint", "depth": 1, "level": "warning"}),
     "hook_failed": ([does("raise")], {"phase": "plan", "error": "RuntimeError", "level": "error"}),
     "upstream_failed": ([Reply(error=(429, "no"))], {"upstream": "here", "status": 429, "level": "warning"}),
@@ -153,9 +153,7 @@ def test_trace_id_of_the_client(traceparent: str, trace_id: str | None) -> None:
     assert json.loads(stream.getvalue()).get("trace_id") == trace_id
 
 
-@pytest.mark.parametrize(
-    ("level", "count"), [("debug", 1), ("info", 1), ("warning", 0), ("error", 0)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("level", "count"), [("debug", 1), ("info", 1), ("warning", 0), ("error", 0)], ids=str)
 def test_level(level: logs.LogLevel, count: int) -> None:
     """The configured level is the least that is written."""
     stream = io.StringIO()

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import environment, run
-from telemetry.collector import collecting
 
 from loopway.telemetry import otel
 from loopway.telemetry.otel import Export, Unusable, export
+from running import environment, run
+from telemetry.collector import collecting
 
 HTTP = "http://collector:4318"
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"

@@ -126,6 +126,15 @@ class Dialect(Protocol):
         """
         ...
 
+    def shown(self, blocks: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
+        """A reply that holds what tools want the client to see, and what they add to its usage.
+
+        Args:
+            blocks: Content blocks; a dialect that has none leaves them out.
+            usage: Counts.
+        """
+        ...
+
     def error_body(self, error: ExchangeError, request_id: str) -> bytes:
         """An error as a JSON body."""
         ...

@@ -84,6 +84,11 @@ class Request(ABC):
         return self._tool_names
 
     @property
+    def client_tools(self) -> frozenset[str]:
+        """The names of those that the client answers itself; others the provider runs."""
+        return self.tool_names
+
+    @property
     def single(self) -> bool:
         """Whether one reply is asked for; with several no loop can be run."""
         return True

@@ -193,7 +193,7 @@ class Driver:
         subject.known = True
         if not incoming.may_use(request.model):
             raise NotAllowed(f"the key {incoming.key_name!r} may not use the model {request.model!r}")
-        exchange.declared = request.tool_names
+        exchange.declared = request.client_tools
         return request
 
     async def _pre_call(self, exchange: Exchange, request: Request) -> Request:
@@ -224,6 +224,9 @@ class Driver:
         offers = self._toolbox.offers(request.model) if self._toolbox.sources else {}
         for name in exchange.declared & offers.keys():
             del offers[name]
+        for name in [name for name, offer in offers.items() if not offer.tool.inject]:
+            if name not in request.tool_names:
+                del offers[name]
         surface = exchange.dialect.name
         return ServedTools(self._toolbox, self._kept, exchange.subject, surface, offers, self._clock)
 

@@ -24,6 +24,7 @@ class JsonRoad:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
+        self._shown: list[tuple[int, Reply]] = []  # what tools show, by the number of the reply that called them
 
     async def call(self, request: Request, depth: int) -> Reply:
         """Call the model and read its reply."""
@@ -49,8 +50,10 @@ class JsonRoad:
         """Keep what the answer will begin with."""
         exchange = self._exchange
         for one in answers.results:
-            exchange.shown += one.shown
             exchange.usage = added(exchange.usage, dict(one.usage))
+            if one.shown:
+                value = exchange.dialect.shown(one.shown, {})
+                self._shown.append((len(exchange.interim), Reply(raw=msgspec.json.encode(value))))
 
     async def answer(self, result: Result) -> None:
         """Write the answer."""
@@ -68,19 +71,26 @@ class JsonRoad:
                 if isinstance(result, Stopped):
                     headers.append((b"x-loopway-abort", result.breach.encode()))
                 summed = result.iterations > 1 and settings.usage == "sum"
-                interim = list(exchange.interim) if settings.interim_text == "always" else []
-                if exchange.shown:
-                    interim.append(Reply(raw=msgspec.json.encode({"content": exchange.shown})))
                 body = exchange.dialect.final(
                     reply,
                     keep=exchange.keep,
-                    interim=interim,
+                    interim=self._front(),
                     usage=exchange.usage if summed and exchange.usage else None,
                 )
             case _:
                 assert_never(result)
         exchange.first_content()
         await exchange.sink.whole(200, headers, body)
+
+    def _front(self) -> list[Reply]:
+        """What the answer begins with: the earlier replies, where asked for, and behind each what its tools show."""
+        exchange = self._exchange
+        always = exchange.settings.interim_text == "always"
+        front: list[Reply] = []
+        for number, reply in enumerate(exchange.interim):
+            front += [reply] if always else []
+            front += [shown for place, shown in self._shown if place == number]
+        return front
 
 
 def read_reply(exchange: Exchange, raw: bytes) -> Reply:

@@ -34,7 +34,6 @@ class Exchange:
         planner: The name of the hook that was last asked for a plan.
         usage: The sum over all iterations.
         interim: The replies that were rerun.
-        shown: The blocks of tools that a JSON answer begins with.
         back: The headers of the upstream's answer that the client gets.
     """
 
@@ -70,7 +69,6 @@ class Exchange:
         self.planner = ""
         self.usage: dict[str, Any] = {}
         self.interim: list[Reply] = []
-        self.shown: list[dict[str, Any]] = []
         self.last: Reply | None = None
         self.back: list[tuple[bytes, bytes]] = []
         self._iterations = 0

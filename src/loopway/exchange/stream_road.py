@@ -110,8 +110,7 @@ class StreamRoad:
         exchange.usage = added(exchange.usage, usage)
         splicer.drop()
         splicer.begin(lambda _name: False)
-        shown = {"id": "shown", "type": "message", "role": "assistant", "model": "", "content": blocks, "usage": usage}
-        await self._emit(exchange.dialect.render({**shown, "stop_reason": "end_turn", "stop_sequence": None}))
+        await self._emit(exchange.dialect.render(exchange.dialect.shown(blocks, usage)))
 
     async def answer(self, result: Result) -> None:
         """Write the ending."""

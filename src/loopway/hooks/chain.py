@@ -37,19 +37,6 @@ from loopway.state import HookCache
 
 Surface = Literal["messages", "chat_completions"]
 
-_RESERVED = frozenset(
-    {
-        "_agentic_loop_depth",
-        "_agentic_loop_fingerprints",
-        "_agentic_loop_api_surface",
-        "max_agentic_loops",
-        "litellm_call_id",
-        "request_id",
-        "custom_llm_provider",
-    }
-)
-"""What `kwargs` always says truly, whatever a patch adds."""
-
 _CLIENT_ERROR = range(400, 500)
 _ENDLESS = "contains itself, or is nested too deeply"
 
@@ -346,7 +333,7 @@ class Session:
         if not isinstance(patch, AgenticLoopRequestPatch) or not isinstance(patch.kwargs, dict):
             raise self._failed(hook, "plan", depth, "its request_patch is no AgenticLoopRequestPatch with kwargs")
         try:
-            self._carried.update((name, fresh(value)) for name, value in patch.kwargs.items() if name not in _RESERVED)
+            self._carried.update(fresh(dict(patch.kwargs)))
         except RecursionError:
             raise self._failed(hook, "plan", depth, f"request_patch.kwargs {_ENDLESS}") from None
 
@@ -439,6 +426,7 @@ class Session:
         return {
             "metadata": metadata,
             **fresh(self._carried),
+            # What follows is true, whatever a plan has added under the same names.
             "_agentic_loop_depth": depth,
             "max_agentic_loops": loops,
             "_agentic_loop_fingerprints": list(fingerprints),

@@ -87,7 +87,8 @@ class Ranking(Generic[K]):
             return []
         with self._lock:
             rows = self._base.execute(
-                "SELECT rowid, bm25(texts, ?, 1.0) AS score FROM texts WHERE texts MATCH ? ORDER BY score, rowid LIMIT ?",
+                "SELECT rowid, bm25(texts, ?, 1.0) AS score FROM texts WHERE texts MATCH ? "
+                "ORDER BY score, rowid LIMIT ?",
                 (self._weight, asked, most),
             ).fetchall()
             return [(self._keys[row], -score) for row, score in rows]

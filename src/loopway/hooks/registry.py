@@ -18,11 +18,14 @@ from typing import Any
 from loopway.errors import Problem
 from loopway.hooks import mcp
 from loopway.hooks.base import HOOK_METHODS, overrides
+from loopway.hooks.own_settings import WrongSettings
 from loopway.hooks.rules import Rule, checked_rule
 from loopway.hooks.tools import ToolSource
+from loopway.hooks.web_search import web_search
 
 BUILT_INS: Mapping[str, Callable[[dict[str, Any]], object]] = {
     "mcp": mcp.make,
+    "web_search": web_search,
 }
 """Built-in hooks by the name that the configuration uses, each made from its settings."""
 
@@ -45,6 +48,9 @@ def built_in(name: str, settings: dict[str, Any], path: str, problems: list[Prob
         return None
     try:
         return make(settings)
+    except WrongSettings as wrong:
+        problems += [Problem(f"{path}.{name}.{problem.path}", problem.text) for problem in wrong.problems]
+        return None
     except ValueError as wrong:
         problems.append(Problem(f"{path}.{name}", str(wrong)))
         return None

@@ -98,7 +98,6 @@ class Metrics:
         tools: The names of the tools that the server runs.
         exchanges: The pairs of dialect and model that are served; their rare series are there from the start, at 0.
         provider: Dialect name to `gen_ai.provider.name`.
-        most: `server.max_concurrent_requests`.
     """
 
     def __init__(
@@ -109,7 +108,6 @@ class Metrics:
         upstreams: Collection[str],
         tools: Collection[str],
         provider: Callable[[str], str],
-        most: int = 0,
         upstream_models: Collection[str] = (),
         exchanges: Iterable[tuple[str, str]] = (),
     ) -> None:
@@ -125,7 +123,6 @@ class Metrics:
         self._define()
         self._define_gen_ai()
         self._prepare(exchanges)
-        self.most.set(most)
         self._handlers: dict[type[Any], Callable[[Subject, Any], None]] = {
             Began: self._began,
             CallEnded: self._call_ended,
@@ -138,6 +135,10 @@ class Metrics:
             IterationDecided: self._iteration_decided,
             Ended: self._ended,
         }
+
+    def start(self, most: int) -> None:
+        """Requests are taken from now on, at most so many at once. What only looks at a configuration never starts."""
+        self.most.set(most)
 
     def __call__(self, subject: Subject, note: Note) -> None:
         """Count a note."""

@@ -58,6 +58,16 @@ class ChatCompletions:
         """The JSON answer made of the last reply."""
         return final(reply, keep=keep, interim=interim, usage=usage)
 
+    def shown(
+        self,
+        blocks: Sequence[Mapping[str, Any]],  # noqa: ARG002 - this dialect has none
+        usage: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """The usage of tools as a reply that says nothing."""
+        choice = {"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "stop"}
+        about = {"id": "chatcmpl-shown", "object": "chat.completion", "created": 0, "model": ""}
+        return {**about, "choices": [choice], "usage": dict(usage) or None}
+
     def error_body(self, error: ExchangeError, request_id: str) -> bytes:
         """An error as a JSON body."""
         return errors.body(error, request_id)

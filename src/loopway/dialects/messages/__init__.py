@@ -53,6 +53,11 @@ class Messages:
         """The JSON answer made of the last reply."""
         return final(reply, keep=keep, interim=interim, usage=usage)
 
+    def shown(self, blocks: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
+        """Blocks of tools as a reply."""
+        about = {"id": "msg_shown", "type": "message", "role": "assistant", "model": "", "content": list(blocks)}
+        return {**about, "stop_reason": "end_turn", "stop_sequence": None, "usage": dict(usage)}
+
     def error_body(self, error: ExchangeError, request_id: str) -> bytes:
         """An error as a JSON body in Anthropic's shape."""
         return errors.body(error, request_id)

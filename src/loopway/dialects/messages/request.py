@@ -14,9 +14,12 @@ from loopway.engine.reply import Reply
 
 class _Named(msgspec.Struct):
     name: str | None = None
+    type: str | None = None
 
 
 _NAMES = msgspec.json.Decoder(list[_Named])
+_RUN_BY_PROVIDER = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
+"""How the types of tools begin that Anthropic runs itself; a model never calls these as `tool_use`."""
 
 
 class MessagesRequest(Request):
@@ -29,14 +32,22 @@ class MessagesRequest(Request):
         """Whether the provider holds the history of this request."""
         return "thread" in self._members and self._members.get("thread") is not None
 
+    @property
+    def client_tools(self) -> frozenset[str]:
+        """The names of the tools that the client answers itself; what Anthropic runs is none of them."""
+        return frozenset(
+            tool.name for tool in self._named() if tool.name and not (tool.type or "").startswith(_RUN_BY_PROVIDER)
+        )
+
     def _read_tool_names(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self._named() if tool.name)
+
+    def _named(self) -> list[_Named]:
         raw = self._members.raw("tools")
-        if raw is None:
-            return frozenset()
         try:
-            return frozenset(tool.name for tool in _NAMES.decode(raw) if tool.name)
+            return _NAMES.decode(raw) if raw is not None else []
         except msgspec.MsgspecError:
-            return frozenset()
+            return []
 
     def assistant_turn(self, reply: Reply) -> dict[str, Any]:
         """A reply as the turn of a history, exactly."""
@@ -71,8 +82,20 @@ class MessagesRequest(Request):
                 block for block in content if not _is(block, "tool_result") or block.get("tool_use_id") not in calls
             ]
             whole = {**answer, "content": [*results, *rest]}
-            return [*messages[:place], *kept.turns, whole, *messages[place + 2 :]]
+            before = self._before(messages, place, kept.turns[:-1])
+            return [*messages[:before], *kept.turns, whole, *messages[place + 2 :]]
         return messages
+
+    def _before(self, messages: list[dict[str, Any]], place: int, turns: list[dict[str, Any]]) -> int:
+        """Where the loop began whose turns are kept: a client that saw its searches has made turns of them, too."""
+        ids = {id_ for turn in turns for id_ in self._call_ids(turn)}
+        while place >= 2:  # noqa: PLR2004 - a call and its result
+            made, results = messages[place - 2 : place]
+            called = set(self._call_ids(made))
+            if not called or not called <= ids or results.get("role") != "user":
+                break
+            place -= 2
+        return place
 
     def _completed(self, messages: list[dict[str, Any]], place: int, answers: Answers) -> list[dict[str, Any]] | None:
         if place + 1 >= len(messages) or not isinstance(messages[place + 1].get("content"), list):

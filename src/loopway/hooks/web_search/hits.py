@@ -89,8 +89,11 @@ def for_client(hits: Sequence[Hit]) -> list[dict[str, Any]]:
 
 def from_client(content: Sequence[Any]) -> list[Hit]:
     """The results that a client sends back; what another search encrypted is not readable and left out."""
-    found = [one for one in content if isinstance(one, Mapping) and one.get("type") == "web_search_result"]
-    return [hit(one.get("title"), one.get("url"), _snippet(one.get("encrypted_content")), one.get("page_age")) for one in found]
+    return [
+        hit(one.get("title"), one.get("url"), _snippet(one.get("encrypted_content")), one.get("page_age"))
+        for one in content
+        if isinstance(one, Mapping) and one.get("type") == "web_search_result"
+    ]
 
 
 def is_ours(content: object) -> bool:

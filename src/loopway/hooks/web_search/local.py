@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 
 from loopway.hooks.ranking import Ranking
-from loopway.hooks.web_search.hits import Hit, SearchFailed, hit
+from loopway.hooks.web_search.hits import SNIPPET_CHARACTERS, Hit, SearchFailed, hit
 from loopway.hooks.web_search.providers import Wish
 
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".rst"})
@@ -178,8 +178,8 @@ def passages(name: str, text: str) -> Iterator[Passage]:
         lines.clear()
         size = 0
         title = " > ".join(words for _, words in path) or Path(name).name
-        for at in range(0, len(whole), 2 * PASSAGE_CHARACTERS):
-            yield Passage(name, number, title, anchor, whole[at : at + 2 * PASSAGE_CHARACTERS])
+        for at in range(0, len(whole), SNIPPET_CHARACTERS):
+            yield Passage(name, number, title, anchor, whole[at : at + SNIPPET_CHARACTERS])
             number += 1
 
     for line in text.splitlines():
