@@ -13,6 +13,7 @@ RUN /builder/bin/pip install --quiet --require-hashes --only-binary :all: -r req
 RUN /builder/bin/pip --python /opt/loopway/bin/python install --quiet --no-compile \
         --require-hashes --only-binary :all: -r requirements/lock.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY docs docs
 COPY src src
 RUN /builder/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /builder/bin/pip --python /opt/loopway/bin/python install --quiet --no-compile --no-deps --no-index /wheels/*.whl

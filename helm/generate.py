@@ -4,6 +4,8 @@
 values.yaml; of the schema, `config` comes from the gateway's own settings, the rest from TYPES below.
 """
 
+# ruff: noqa: INP001 - a program beside the chart, no package
+
 from __future__ import annotations
 
 import json
@@ -18,6 +20,8 @@ import yaml
 from loopway.settings.shape import Secret, Settings
 
 CHART = Path(__file__).parent / "loopway"
+LONGEST_DEFAULT = 79
+"""Characters of a default that the README shows."""
 SET_BY_CHART = ("host", "port", "admin_port", "drain_seconds")
 
 TEXT = {"type": "string"}
@@ -45,11 +49,9 @@ def null_or(schema: dict[str, Any]) -> dict[str, Any]:
 REFERENCE = {
     "type": "object",
     "required": ["name"],
-    "properties": {
-        name: TEXT for name in ("name", "namespace", "group", "kind", "sectionName")
-    } | {"port": PORT},
+    "properties": dict.fromkeys(("name", "namespace", "group", "kind", "sectionName"), TEXT) | {"port": PORT},
     "additionalProperties": False,
-}  # fmt: skip
+}
 PEER = {
     "type": "object",
     "required": ["ports"],
@@ -282,8 +284,10 @@ def readme() -> str:
     lines = [
         "# loopway",
         "",
-        "A chart for [Loopway](../../README.md). How to go from nothing to a running gateway, roll it out, scale it and"
-        " watch it: [docs/deploy.md](../../docs/deploy.md). Values to start from: [ci/](ci/).",
+        (
+            "A chart for [Loopway](../../README.md). From nothing to a running gateway, rollouts, scaling, watching: "
+            "[docs/deploy.md](../../docs/deploy.md). Values to start from: [ci/](ci/)."
+        ),
         "",
         "Made by `python helm/generate.py` from `values.yaml`; a test holds that it is current.",
         "",
@@ -291,7 +295,7 @@ def readme() -> str:
         "|---|---|---|",
     ]
     for path, default, said in rows((CHART / "values.yaml").read_text()):
-        shown = default if len(default) < 80 else default[:77] + "…"
+        shown = default if len(default) <= LONGEST_DEFAULT else default[: LONGEST_DEFAULT - 1] + "…"
         lines.append(f"| `{path}` | `{shown.replace('|', '&#124;')}` | {said.replace('|', '&#124;')} |")
     return "\n".join(lines) + "\n"
 

@@ -35,6 +35,12 @@ class Run:
         self.notes: list[tuple[Subject, Note]] = []
         self.log = io.StringIO()
         self.client = httpx.AsyncClient(base_url=url, timeout=20)
+        self.serving: Serving
+
+    async def fresh(self) -> None:
+        """Close the client's connections and open new ones from now on."""
+        await self.client.aclose()
+        self.client = httpx.AsyncClient(base_url=self.url, timeout=20)
 
     def told(self, kind: type[Any]) -> list[Any]:
         """The notes of one kind."""
@@ -136,8 +142,9 @@ async def gateway_over(
         gateway = build(config, hooks, listeners=[listen])
         main, admin = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
         urls = [f"http://127.0.0.1:{one.getsockname()[1]}" for one in (main, admin)]
-        async with Serving(gateway, [main], [admin]):
+        async with Serving(gateway, [main], [admin]) as serving:
             run = Run(gateway, model, *urls)
+            run.serving = serving
             run.log = out
             try:
                 yield run

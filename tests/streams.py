@@ -18,7 +18,7 @@ from dialects.chat_completions.grammar import CHAT_GRAMMAR
 from dialects.laws import MESSAGES_GRAMMAR, Grammar
 from loopway.dialects.sse import Frame, Reader
 from loopway.engine.notes import Ended, Note, Subject
-from loopway.testing import Hold, Text, raw
+from loopway.testing import Cut, Hold, Raw, Text, raw
 
 GRAMMAR: dict[str, Grammar] = {"messages": MESSAGES_GRAMMAR, "chat_completions": CHAT_GRAMMAR}
 NEVER = 30.0
@@ -163,7 +163,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def said(dialect: str, *parts: str | Hold, index: int = 0) -> list[Any]:
+def said(dialect: str, *parts: str | Hold | Raw | Cut, index: int = 0) -> list[Any]:
     """Text that the model says in these pieces; it can be held between any two events.
 
     Args:

@@ -59,7 +59,7 @@ OUTSIDE: dict[str, set[str]] = {
     "yaml": {"settings"},
     "opentelemetry": {"telemetry"},
     "mcp": {"hooks"},
-    "structlog": {"telemetry", "supervisor", "state"},
+    "structlog": {"telemetry", "supervisor", "state", "hooks"},
 }
 """Libraries that only these may import, so that each is known in one place.
 

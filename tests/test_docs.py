@@ -42,6 +42,9 @@ SHOWN = {
     "http": "bytes on a wire",
     "sse": "bytes on a wire",
     "nginx": "tests/life/test_nginx.py runs it",
+    "yaml values": "tests/helm/test_deploy.py renders it",
+    "shell": "needs a cluster or a container engine",
+    "dockerfile": "needs an image of this project",
 }
 """Languages that are not run, and why."""
 

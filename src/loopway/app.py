@@ -31,7 +31,7 @@ from loopway.hooks.kept import KeptHalves
 from loopway.hooks.rules import Rule, Rules
 from loopway.hooks.server_tools import ServerTool
 from loopway.hooks.toolbox import Toolbox
-from loopway.hooks.tools import ToolSource
+from loopway.hooks.tools import KeepsTexts, ToolSource
 from loopway.server import admin
 from loopway.server.admission import Admission
 from loopway.server.auth import KeyHolder, Keys
@@ -114,6 +114,9 @@ class Gateway:
             listener=listener,
         )
         self.store = _store(settings)
+        for _, hook in hooks:
+            if isinstance(hook, KeepsTexts):
+                hook.bind_store(self.store)
         driver = Driver(
             router=self.router,
             chain=self.chain,

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import fcntl
 import gc
+import json
 import os
 import signal
 import socket
@@ -20,8 +21,10 @@ import struct
 import termios
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from typing import Any, Self
 
+import httptools
 import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -32,6 +35,12 @@ from loopway.app import Gateway
 _BACKLOG = 2048
 _IDLE_SECONDS = 75
 """How long an idle client connection is kept: longer than the 60 s of common load balancers."""
+_HEAD_SECONDS = 30
+"""How long the head of a request may take to come in."""
+_LARGEST_HEAD = 64 * 1024
+"""Bytes that the head of a request may have, and so may what stands behind a piece of its body. One read more passes."""
+_TICKS_PER_LOOK = 50
+"""Connections are looked at once in so many of uvicorn's ticks, which are a tenth of a second."""
 _LINGER_SECONDS = 2.0
 """How long a connection whose last answer is out waits for the rest of its request."""
 _CLOSE_SECONDS = 1
@@ -81,29 +90,109 @@ class _State(ServerState):
 
 
 class _Connection(HttpToolsProtocol):
-    """One client connection, which knows how to end without losing a request or an answer."""
+    """One client connection, which knows how to end without losing a request or an answer.
+
+    uvicorn bounds neither the size of a head nor the time that it takes, and gives up on a body behind an `Upgrade`.
+    """
 
     server_state: _State
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._in_head = False
+        self._upgrading = False
+        self._framing = 0  # bytes that have come since the last piece of a body, or the last end of a head
+        self._waits_for: object = self
+        self._waits_since = 0.0
         self._lingering: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        self._framing += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._stay(data[upgrade.args[0] :])
+        except httptools.HttpParserError as wrong:
+            large = isinstance(wrong.__context__, _HeadTooLarge)
+            self._refuse(*(_TOO_LARGE if large else (400, "this is no valid HTTP request")))
+        else:
+            if self._framing > _LARGEST_HEAD:
+                self._refuse(*_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         self._in_head = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            self._upgrading = True
+            return
         self._in_head = False
+        if self._framing > _LARGEST_HEAD:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > _LARGEST_HEAD:
+                raise _HeadTooLarge
+        self._framing = 0
         super().on_headers_complete()
         if self.server_state.draining:
             self._make_last()
 
+    def on_body(self, body: bytes) -> None:
+        self._framing = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self._upgrading:
+            return
+        self._framing = 0
         super().on_message_complete()
         if self._lingering is not None:
             self.transport.close()
+
+    def look(self, now: float) -> None:
+        """End if a head does not come in, or if nothing was ever asked, or nothing is any more."""
+        answered = self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None
+        if not (self._in_head or self.cycle is None or answered):
+            self._waits_for = self
+        elif self._waits_for is not self.scope:
+            self._waits_for, self._waits_since = self.scope, now
+        elif now - self._waits_since >= (_HEAD_SECONDS if self._in_head else _IDLE_SECONDS):
+            if self._in_head:
+                self._refuse(408, f"the head of the request took more than {_HEAD_SECONDS} seconds")
+            else:
+                self.transport.close()
+
+    def _stay(self, rest: bytes) -> None:
+        """Answer a request for another protocol in this one, as RFC 9110, section 7.8 lets a server do.
+
+        The parser takes what is behind such a head for the other protocol, so the request is read again without it.
+        Java's HTTP client asks for h2c in each request, with its body behind it.
+        """
+        self._upgrading = False
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(400, "CONNECT: this server is no proxy")
+            return
+        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b"close" if b"close" in value.lower() else b"keep-alive"  # noqa: PLW2901 - what is left of it
+            if name not in {b"upgrade", b"http2-settings"}:
+                lines.append(b"%b: %b" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self._framing = 0
+        self.data_received(b"\r\n".join([*lines, b"", rest]))
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Answer what is no request of any dialect, in a shape that both can read, and end."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            error = {"type": "invalid_request_error", "message": text, "param": None, "code": None}
+            body = json.dumps({"type": "error", "error": error}).encode()
+            head = "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n"
+            self.transport.write(head.format(status, HTTPStatus(status).phrase, len(body)).encode() + body)
+        self.transport.close()  # behind a part of an answer nothing can be said
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._lingering is not None:
@@ -139,6 +228,13 @@ class _Connection(HttpToolsProtocol):
         return bool(struct.unpack("i", buffer)[0])
 
 
+class _HeadTooLarge(Exception):
+    """A head has more than `_LARGEST_HEAD` bytes."""
+
+
+_TOO_LARGE = (431, f"the head of the request has more than {_LARGEST_HEAD} bytes")
+
+
 class _LastAnswer:
     """The transport as a connection's last answer sees it: closing it waits for the request."""
 
@@ -161,6 +257,13 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_PER_LOOK == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                connection.look(now)  # type: ignore[union-attr]
+        return await super().on_tick(counter)
 
     def drain(self) -> None:
         """Close idle connections; each of the others ends with its next answer."""

@@ -83,7 +83,7 @@ class Phase:
     streams_only: bool = False
 
 
-CALLING = Reply(text("seen"), call("mine", {"n": 1}))
+CALLING = Reply(text("seen", pieces=1), call("mine", {"n": 1}))
 SEEN = (b"seen",)
 
 PHASES = {
@@ -91,10 +91,10 @@ PHASES = {
     "waiting for the head": Phase(lambda _d, gate: [Reply(gate=gate)], 1, "upstream"),
     "streaming": Phase(lambda d, gate: [Reply(*said(d, "seen", hold(gate)))], 1, "stream", sees=SEEN),
     "holding a call": Phase(
-        lambda _d, gate: [Reply(text("seen"), call("mine", {"n": 1}), hold(gate))], 1, "stream", sees=SEEN
+        lambda _d, gate: [Reply(text("seen", pieces=1), call("mine", {"n": 1}), hold(gate))], 1, "stream", sees=SEEN
     ),
     "inside an event": Phase(
-        lambda _d, gate: [Reply(text("seen"), raw(b"data: {"), hold(gate))], 1, "stream", sees=SEEN, streams_only=True
+        lambda _d, gate: [Reply(text("seen", pieces=1), raw(b"data: {"), hold(gate))], 1, "stream", sees=SEEN, streams_only=True
     ),
     "a gate runs": Phase(lambda _d, _g: [CALLING], 1, "hook", hook="gate", sees=SEEN),
     "a plan is made": Phase(lambda _d, _g: [CALLING], 1, "hook", hook="plan", sees=SEEN),
@@ -219,7 +219,7 @@ async def no_more_tasks_than(before: set[asyncio.Task[Any]]) -> None:
 async def test_a_client_that_stops_reading_and_leaves_is_noticed():
     """The gateway waits for a slow reader; when that one is gone, it waits no longer."""
     many = [raw(b": %b\n\n" % (b"x" * 60_000)) for _ in range(400)]
-    async with gateway_over({"m": [Reply(text("seen"), *many)]}, [Puppet()]) as run:
+    async with gateway_over({"m": [Reply(text("seen", pieces=1), *many)]}, [Puppet()]) as run:
         notes = Notes(run)
         async with live(run, "messages", request_body("messages")) as stream:
             await stream.until(b"seen")
@@ -239,7 +239,7 @@ async def test_one_client_that_leaves_does_not_touch_another(dialect):
         await next(plans).wait()
         return given["rerun"]
 
-    script = [CALLING, CALLING, Reply(text("done"))]
+    script = [CALLING, CALLING, Reply(text("done", pieces=1))]
     hook = Puppet(plan=plan)
     async with gateway_over({"m": script}, [hook]) as run:
         notes = Notes(run)

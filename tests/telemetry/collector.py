@@ -12,7 +12,7 @@ from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -145,7 +145,7 @@ def _grpc(collector: Collector) -> Iterator[None]:
             return ExportTraceServiceResponse()
 
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
-    add_TraceServiceServicer_to_server(Servicer(), server)
+    add_TraceServiceServicer_to_server(Servicer(), server)  # type: ignore[no-untyped-call]
     collector.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:

@@ -350,7 +350,12 @@ def test_malformed_context(parent: str) -> None:
     subject.tracestate = "vendor=1"
     headers = {"traceparent": parent, "tracestate": "vendor=1"}
     began = CallBegan(depth=0, upstream="u", model="m", server="s", port=1, parameters=dict, headers=headers)
-    contextvars.copy_context().run(lambda: (tracing(subject, Began()), tracing(subject, began)))
+
+    def tell() -> None:
+        tracing(subject, Began())
+        tracing(subject, began)
+
+    contextvars.copy_context().run(tell)
     assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-0[13]", headers["traceparent"])
     assert headers["traceparent"][3:35] != PARENT[3:35]
     assert "tracestate" not in headers

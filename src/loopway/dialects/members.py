@@ -13,6 +13,8 @@ from typing import Any, Self
 
 import msgspec
 
+from loopway.errors import BadRequest
+
 _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ESCAPED_ASCII = re.compile(rb"\\u00[0-7]")
 
@@ -55,13 +57,13 @@ class Members:
         return None if member is None else bytes(member)
 
     def get(self, name: str) -> Any:
-        """A member as fresh plain data, or None. Raises `RecursionError` on absurd nesting."""
+        """A member as fresh plain data, or None. Raises `BadRequest` for what only looks like JSON."""
         member = self._members.get(name)
-        return None if member is None else msgspec.json.decode(member)
+        return None if member is None else _decoded(name, member)
 
     def fresh(self, *without: str) -> dict[str, Any]:
-        """All members but these as fresh plain data."""
-        return {name: msgspec.json.decode(raw) for name, raw in self._members.items() if name not in without}
+        """All members but these as fresh plain data. Raises `BadRequest` for what only looks like JSON."""
+        return {name: _decoded(name, raw) for name, raw in self._members.items() if name not in without}
 
     def with_members(self, changed: Mapping[str, Any], removed: tuple[str, ...] = ()) -> Self:
         """A new object with some members set and some removed; the others keep bytes and place."""
@@ -84,6 +86,8 @@ class Members:
         """
         if self._raw is None:
             return False
+        if any(other != name and other.lower() == name for other in self._members):
+            return True  # some readers do not tell capitals (Go's encoding/json)
         if self._raw.count(b'"%b"' % name.encode()) <= 1 and not _ESCAPED_ASCII.search(self._raw):
             return False
         pairs: list[tuple[str, Any]] = []
@@ -98,3 +102,13 @@ class Members:
         except (ValueError, RecursionError):
             return True
         return sum(key == name for key, _ in pairs) > 1
+
+
+def _decoded(name: str, raw: msgspec.Raw) -> Any:
+    """A member's value. Parsing the top level has not looked at numbers out of range, or at text that is no UTF-8."""
+    try:
+        return msgspec.json.decode(raw)
+    except RecursionError:
+        raise BadRequest(f"$.{name}: it is nested too deeply", f"$.{name}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise BadRequest(f"$.{name}: it cannot be read: {wrong}", f"$.{name}") from None

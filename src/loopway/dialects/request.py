@@ -161,7 +161,7 @@ class Request(ABC):
             return self
         try:
             return self._of(self._members.with_members(changed, removed))
-        except (TypeError, ValueError, msgspec.MsgspecError) as wrong:
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as wrong:
             raise BadRequest(f"the changed request is no JSON: {wrong}") from None
 
     def patched(self, patch: AgenticLoopRequestPatch) -> Self:

@@ -324,7 +324,7 @@ class Driver:
                 return result
             except BadRequest as wrong:
                 raise exchange.refused(f"its request_patch does not fit: {wrong.text}") from wrong
-            except (TypeError, ValueError, msgspec.MsgspecError) as wrong:
+            except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as wrong:
                 raise exchange.refused(f"its request_patch is no JSON: {wrong}") from wrong
 
     @staticmethod

@@ -111,7 +111,7 @@ async def replaced(exchange: Exchange, reply: Reply, depth: int) -> Reply:
         return reply
     try:
         return exchange.dialect.reply(msgspec.json.encode(value))
-    except (TypeError, ValueError, msgspec.MsgspecError) as wrong:
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as wrong:
         text = f"what it returned is no reply: {wrong}"
         raise exchange.refused(text, phase="post", depth=depth) from None
 
@@ -121,6 +121,6 @@ def encoded_override(exchange: Exchange, value: dict[str, Any]) -> bytes:
     try:
         raw = msgspec.json.encode(value)
         exchange.dialect.reply(raw)
-    except (TypeError, ValueError, msgspec.MsgspecError) as wrong:
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as wrong:
         raise exchange.refused(f"its response_override is no reply: {wrong}") from None
     return raw

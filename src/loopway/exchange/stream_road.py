@@ -134,8 +134,12 @@ class StreamRoad:
     async def _feed(self, response: UpstreamResponse) -> None:
         exchange, splicer = self._exchange, self._splicer
         reader = Reader()
+        size = 0
         try:
             async for chunk in exchange.calls.timed_chunks(response.chunks()):
+                size += len(chunk)
+                if size > LARGEST_REPLY:  # what is folded and held must end somewhere
+                    raise Broken(exchange.calls.upstream, f"the upstream's stream has more than {LARGEST_REPLY} bytes")
                 frames = reader.feed(chunk)
                 if frames:
                     await self._emit(frames)

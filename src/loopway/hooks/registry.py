@@ -18,12 +18,14 @@ from typing import Any
 from loopway.errors import Problem
 from loopway.hooks import mcp
 from loopway.hooks.base import HOOK_METHODS, overrides
+from loopway.hooks.compression import compression
 from loopway.hooks.own_settings import WrongSettings
 from loopway.hooks.rules import Rule, checked_rule
 from loopway.hooks.tools import ToolSource
 from loopway.hooks.web_search import web_search
 
 BUILT_INS: Mapping[str, Callable[[dict[str, Any]], object]] = {
+    "compression": compression,
     "mcp": mcp.make,
     "web_search": web_search,
 }

@@ -61,7 +61,7 @@ class Rules:
         began = self._clock()
         try:
             said = rule(text)
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             error = type(raised).__name__
             took = self._clock() - began
             note = HookRan(hook=name, phase=phase, seconds=took, depth=0, error=error, detail=f"{error}: {raised}")

@@ -118,7 +118,13 @@ class Toolbox:
         except ToolError as wrong:
             outcome, detail = "error", str(wrong)
             result = ToolResult(content=str(wrong) or "The tool failed.", error=True)
-        except Exception as raised:  # noqa: BLE001 - a tool's own code may raise anything
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # the exchange is cancelled
+            outcome, detail = "error", "CancelledError: something that it waited for was cancelled"
+            result = ToolResult(content=f"{call.name} failed: {detail}", error=True)
+        except (Exception, SystemExit) as raised:  # noqa: BLE001 - a tool's own code may raise anything
             if isinstance(raised, TimeoutError) and limit.expired():
                 outcome, detail = "timeout", f"no result within {seconds:g} s"
                 result = ToolResult(content=f"{call.name} gave no result within {seconds:g} seconds.", error=True)
@@ -156,7 +162,7 @@ def _result(returned: Any) -> ToolResult:
         return ToolResult(content="")
     try:
         return ToolResult(content=msgspec.json.encode(returned).decode())
-    except (TypeError, ValueError, msgspec.MsgspecError):
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         raise ToolError(f"The tool returned a {type(returned).__name__}, which is no text and no JSON.") from None
 
 

@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from loopway.state import Store
+
 Surface = Literal["messages", "chat_completions"]
 
 
@@ -110,4 +112,13 @@ class ToolSource(Protocol):
 
     async def aclose(self) -> None:
         """The gateway ends."""
+        ...
+
+
+@runtime_checkable
+class KeepsTexts(Protocol):
+    """A built-in that keeps something beyond an exchange."""
+
+    def bind_store(self, store: Store) -> None:
+        """Called once, before the gateway starts."""
         ...

@@ -53,7 +53,7 @@ REJECTIONS = (
 ERRORS = frozenset(
     (
         *REJECTIONS, "internal_error", "upstream_broken", "upstream_unreachable", "upstream_timeout", "upstream_status",
-        "upstream_event", "hook_failed", "limit", "timeout", "cancelled",
+        "upstream_event", "hook_failed", "rule_failed", "limit", "timeout", "cancelled",
     )
 )  # fmt: skip
 """What `error_type` and a `status` without an HTTP status can be, beside HTTP statuses."""

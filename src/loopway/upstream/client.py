@@ -54,6 +54,7 @@ _NEVER = frozenset(
 )
 _CACHED_ADDRESSES = 64
 _LONGEST_CACHED_QUERY = 100
+_HIGHEST_STATUS = 599
 
 
 class Try(msgspec.Struct, frozen=True):
@@ -264,7 +265,7 @@ def _wrong(response: UpstreamResponse) -> str | None:
     """Why a head is no answer, or None."""
     if sum(len(name) + len(value) + 4 for name, value in response.headers) > LARGEST_HEAD:
         return f"sent a header of more than {LARGEST_HEAD} bytes"
-    if response.status < HTTPStatus.OK:
+    if not HTTPStatus.OK <= response.status <= _HIGHEST_STATUS:
         return f"answered with status {response.status}, which is no answer"
     if HTTPStatus.MULTIPLE_CHOICES <= response.status < HTTPStatus.BAD_REQUEST:
         return f"answered with a redirect ({response.status}); set its base_url to the address it points to"

@@ -73,7 +73,7 @@ def take_from_messages(data: dict[str, Any], function: dict[str, Any]) -> Declar
     (place,) = places
     tool = tools[place]
     declared = _of_typed(tool, f"$.tools[{place}]")
-    made = {**function, "description": _with_location(function["description"], declared.location)}
+    made = {**function, "description": with_location(function["description"], declared.location)}
     if tool.get("cache_control") is not None:
         made["cache_control"] = tool["cache_control"]
     data["tools"] = [*tools[:place], made, *tools[place + 1 :]]
@@ -120,32 +120,26 @@ def _location(value: object, path: str) -> Location:
     return Location(**{name: " ".join(text.split())[:100] for name, text in given.items() if isinstance(text, str)})
 
 
-def take_from_chat(data: dict[str, Any], function: dict[str, Any]) -> Declared | None:
-    """Put the plain function in the place of `web_search_options`; None if there are none.
+def take_from_chat(data: dict[str, Any]) -> Declared | None:
+    """Take `web_search_options` out of a request; None if there are none.
 
     Raises:
         Rejected: The options are wrong; the text has their JSON path.
     """
-    if _OPTIONS not in data:
-        return None
-    options = data.pop(_OPTIONS)
-    path = f"$.{_OPTIONS}"
+    options = data.pop(_OPTIONS, None)
     if options is None:
         return None
+    path = f"$.{_OPTIONS}"
     if not isinstance(options, Mapping):
         raise Rejected(f"{path}: write an object")
     size = options.get("search_context_size") or "medium"
-    if size not in _SIZES:
+    if not isinstance(size, str) or size not in _SIZES:
         raise Rejected(f"{path}.search_context_size: write low, medium or high")
     where = options.get("user_location")
     inner = where.get("approximate", where) if isinstance(where, Mapping) else where
-    declared = Declared(typed=False, location=_location(inner, f"{path}.user_location"), results=_SIZES[size])
-    inside = function["function"]
-    made = {**inside, "description": _with_location(inside["description"], declared.location)}
-    own = data.get("tools")
-    data["tools"] = [*(own if isinstance(own, list) else []), {**function, "function": made}]
-    return declared
+    return Declared(typed=False, location=_location(inner, f"{path}.user_location"), results=_SIZES[size])
 
 
-def _with_location(description: str, location: Location) -> str:
+def with_location(description: str, location: Location) -> str:
+    """A tool's description that says where the user is."""
     return f"{description} The user is in {location}." if str(location) else description

@@ -10,7 +10,9 @@ This file must not know who asks. Only the configuration says which host is call
 from __future__ import annotations
 
 import asyncio
+import functools
 import html
+import ssl
 import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -97,7 +99,7 @@ class _OverHttp:
 
     def _opened(self) -> httpx.AsyncClient:
         if self._client is None:
-            trusted = httpx.create_ssl_context()
+            trusted = _public_authorities()
             proxy = _proxy_of(self._base)
 
             def session() -> aiohttp.ClientSession:
@@ -116,7 +118,7 @@ class _OverHttp:
     async def _ask(self, method: str, path: str, **more: Any) -> Any:
         """The decoded answer. Raises `SearchFailed`."""
         try:
-            async with asyncio.timeout(self._seconds) as limit:
+            async with asyncio.timeout(self._seconds):
                 async with self._opened().stream(method, self._base + path, **more) as answer:
                     if answer.status_code != httpx.codes.OK:
                         raise self._refused(answer.status_code)
@@ -126,10 +128,11 @@ class _OverHttp:
                         if len(body) > LARGEST_ANSWER:
                             raise SearchFailed("unavailable", "The search gave an answer that is too large.")
         except (httpx.HTTPError, OSError, TimeoutError) as wrong:
-            if limit.expired() or isinstance(wrong, (httpx.TimeoutException, TimeoutError)):
+            # httpx_aiohttp calls every lost connection a time-out; what lies below it knows better.
+            if isinstance(wrong, TimeoutError) or isinstance(wrong.__cause__, TimeoutError):
                 text = f"The search gave no answer within {self._seconds:g} seconds."
             else:
-                text = f"The search cannot be reached ({type(wrong).__name__})."
+                text = "The search cannot be reached."
             raise SearchFailed("unavailable", text) from wrong
         try:
             return msgspec.json.decode(bytes(body))
@@ -239,6 +242,11 @@ def _with_sites(query: str, domains: Domains) -> str:
         return query
     longer = f"{query} {' OR '.join(f'site:{host}' for host in hosts)}"
     return longer if len(longer) <= LONGEST_QUERY else query
+
+
+@functools.cache
+def _public_authorities() -> ssl.SSLContext:
+    return httpx.create_ssl_context()
 
 
 def _proxy_of(url: str) -> str | None:

@@ -19,7 +19,14 @@ from loopway.hooks.base import AgenticLoopHook
 from loopway.hooks.own_settings import WrongSettings
 from loopway.hooks.tools import Tool, ToolContext, ToolResult
 from loopway.hooks.web_search.blocks import shown, taken_back
-from loopway.hooks.web_search.declared import Declared, is_typed, name_of, take_from_chat, take_from_messages
+from loopway.hooks.web_search.declared import (
+    Declared,
+    is_typed,
+    name_of,
+    take_from_chat,
+    take_from_messages,
+    with_location,
+)
 from loopway.hooks.web_search.domains import Domains
 from loopway.hooks.web_search.hits import Hit, SearchFailed, for_model
 from loopway.hooks.web_search.own_docs import own_docs
@@ -42,10 +49,11 @@ class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
 class _Asked:
     """What one exchange asks for, and how much of it is used."""
 
-    def __init__(self, wish: Wish, most: int, *, typed: bool) -> None:
+    def __init__(self, wish: Wish, most: int, *, typed: bool = False, tool: Tool | None = None) -> None:
         self.wish = wish
         self.most = most
         self.typed = typed
+        self.tool = tool
         self.used = 0
 
 
@@ -85,8 +93,9 @@ class WebSearch(AgenticLoopHook):
     # --- as a source of tools ---
 
     def tools(self) -> Sequence[Tool]:
-        """The one tool."""
-        return (self._tool,)
+        """The one tool; inside an exchange as that exchange wants it."""
+        asked = self._asked.get()
+        return (self._tool if asked is None or asked.tool is None else asked.tool,)
 
     async def start(self) -> None:
         """Make the provider ready. One that is away is no failure here."""
@@ -148,7 +157,7 @@ class WebSearch(AgenticLoopHook):
     def _plain(self) -> _Asked:
         """For a client that declared no search."""
         settings = self._settings
-        return _Asked(Wish(settings.max_results, self._domains), settings.max_uses, typed=False)
+        return _Asked(Wish(settings.max_results, self._domains), settings.max_uses)
 
     # --- as a pre-call hook ---
 
@@ -166,8 +175,7 @@ class WebSearch(AgenticLoopHook):
         if not chat and (messages := data.get("messages")) is not None:
             data["messages"] = taken_back(messages, self._tool.name, every=works)
         if works:
-            function = self._function(chat=chat)
-            declared = take_from_chat(data, function) if chat else take_from_messages(data, function)
+            declared = take_from_chat(data) if chat else take_from_messages(data, self._function())
             if declared is not None:
                 self._asked.set(self._of(declared))
         return data
@@ -176,18 +184,16 @@ class WebSearch(AgenticLoopHook):
         """Whether this request may search here. A tool of our name that the client declares itself is the client's."""
         if self._models is not None and data.get("model") not in self._models:
             return False
-        if chat and "functions" in data:
-            return False
+        if chat and ("functions" in data or data.get("n") not in (None, 1)):
+            return False  # no loop is run, or no tool can be offered
         tools = data.get("tools")
         own = tools if isinstance(tools, list) else []
         return not any(name_of(tool) == self._tool.name and not (is_typed(tool) and not chat) for tool in own)
 
-    def _function(self, *, chat: bool) -> dict[str, Any]:
+    def _function(self) -> dict[str, Any]:
+        """The tool in the shape of Messages."""
         tool = self._tool
-        about: dict[str, Any] = {"name": tool.name, "description": tool.description}
-        if chat:
-            return {"type": "function", "function": {**about, "parameters": tool.schema}}
-        return {**about, "input_schema": tool.schema}
+        return {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
 
     def _of(self, declared: Declared) -> _Asked:
         settings = self._settings
@@ -197,7 +203,10 @@ class WebSearch(AgenticLoopHook):
             self._domains.narrowed(declared.domains.allowed, declared.domains.blocked),
             declared.location,
         )
-        return _Asked(wish, most, typed=declared.typed)
+        description = with_location(self._tool.description, declared.location)
+        # The typed tool is in the request already, in its place.
+        tool = msgspec.structs.replace(self._tool, description=description, inject=not declared.typed)
+        return _Asked(wish, most, typed=declared.typed, tool=tool)
 
 
 def web_search(settings: Mapping[str, Any]) -> WebSearch:

@@ -1,0 +1,172 @@
+"""What a gateway holds while it does nothing, counted before and after a fault, and an exchange that runs beside it.
+
+This file must not know any fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from inprocess import Run, gateway_over, request_body
+from puppets import Puppet
+from streams import live, message, words
+
+from loopway.testing import Reply, call, hold, text
+from upstream.conftest import Answer, Call, Link, Wire
+
+SETTLED_SECONDS = 5.0
+STEADY = "steady"
+"""The model of the exchange that runs beside."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What is there.
+
+    Attributes:
+        tasks: Tasks of the event loop, without those of a server on connections that wait for a call.
+        exchanges: Exchanges under way.
+        clients: Connections of clients.
+        calls: Connections to upstreams that are in use.
+        descriptors: Open files of the process, without both ends of connections to upstreams that wait for a call.
+    """
+
+    tasks: int
+    exchanges: int
+    clients: int
+    calls: int
+    descriptors: int
+
+
+def connectors(run: Run) -> list[Any]:
+    """aiohttp's pools of a gateway, as far as a call has opened them."""
+    clients = [upstream._transport.client for upstream in run.gateway.upstreams.values()]  # type: ignore[attr-defined]
+    return [client.connector for client in clients if hasattr(client, "connector") and client.connector is not None]
+
+
+def counts(run: Run) -> Counts:
+    """Everything that could leak, at this moment."""
+    pools = connectors(run)
+    idle = sum(len(waiting) for pool in pools for waiting in pool._conns.values())
+    return Counts(
+        tasks=len(asyncio.all_tasks()) - idle,
+        exchanges=run.gateway.admission.in_flight,
+        clients=len(run.serving._main.server_state.connections),
+        calls=sum(len(pool._acquired) for pool in pools),
+        descriptors=len(os.listdir("/proc/self/fd")) - 2 * idle,
+    )
+
+
+async def settled(run: Run, before: Counts) -> None:
+    """Wait until there is no more than before. Fails with what is left."""
+    now = counts(run)
+    try:
+        async with asyncio.timeout(SETTLED_SECONDS):
+            while any(getattr(now, name) > getattr(before, name) for name in Counts.__dataclass_fields__):
+                await asyncio.sleep(0.005)  # looked at, not waited for: nothing tells of a descriptor
+                now = counts(run)
+    except TimeoutError:
+        left = {name: (getattr(before, name), getattr(now, name)) for name in Counts.__dataclass_fields__}
+        tasks = [repr(task)[:300] for task in asyncio.all_tasks()]
+        raise AssertionError(f"left behind (before, after): {left}; {tasks}") from None
+
+
+class Gates:
+    """A gate per exchange that runs beside."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Event] = []
+
+    def replies(self, request: Any) -> Reply:
+        """A tool call; then an answer that waits in its middle."""
+        last = request.body["messages"][-1]
+        if last["role"] == "user" and isinstance(last["content"], str):
+            return Reply(call("mine", {"n": 1}))
+        gate = asyncio.Event()
+        self.waiting.append(gate)
+        return Reply(text("It goes ", pieces=1), hold(gate), text("on.", pieces=1))
+
+
+@asynccontextmanager
+async def rig(
+    answers: Mapping[str, Answer],
+    hooks: Sequence[object] = (),
+    *,
+    scripts: Mapping[str, Any] | None = None,
+    **sections: Any,
+) -> AsyncIterator[Run]:
+    """A gateway over a wire that does for each model what is said here, and over a scripted model.
+
+    Args:
+        answers: What the server of the upstream `wire` does, by the model's name.
+        hooks: Beside the one that answers calls of `mine`.
+        scripts: More models of the scripted upstream.
+        sections: Of the configuration; `wire` is more of that upstream's settings.
+    """
+    gates = Gates()
+    wire = Wire()
+
+    async def answer(one: Call, link: Link) -> object:
+        name = next(name for name in answers if f'"model":"{name}"'.encode() in one.body.replace(b'": ', b'":'))
+        what = answers[name]
+        if isinstance(what, bytes):
+            await link.send(what)
+            return True
+        return await what(one, link)
+
+    wire.script(answer)
+    async with AsyncExitStack() as stack:
+        await wire.start()
+        stack.push_async_callback(wire.stop)
+        settings = {"dialects": ["messages", "chat_completions"], "max_retries": 0, **sections.pop("wire", {})}
+        run = await stack.enter_async_context(
+            gateway_over(
+                {STEADY: gates.replies, **(scripts or {})},
+                [*hooks, Puppet()],
+                models=[{"name": name, "upstream": "wire"} for name in answers] + list(sections.pop("models", [])),
+                upstreams={"wire": {"base_url": wire.url, **settings}, **sections.pop("upstreams", {})},
+                **sections,
+            )
+        )
+        run.gates = gates  # type: ignore[attr-defined]
+        for dialect in ("messages", "chat_completions"):  # opens what stays open: pools, certificates, the loop's own
+            async with beside(run, dialect):
+                pass
+        yield run
+
+
+@asynccontextmanager
+async def beside(run: Run, dialect: str = "messages") -> AsyncIterator[None]:
+    """An exchange of two iterations that is in the middle of its answer while this block runs, and is whole behind it."""
+    gates: Gates = run.gates  # type: ignore[attr-defined]
+    gates.waiting.clear()
+    async with live(run, dialect, request_body(dialect, STEADY)) as stream:
+        assert stream.answer.status_code == 200
+        await stream.until(b"It goes ")
+        yield
+        for gate in gates.waiting:
+            gate.set()
+        got = await stream.rest()
+    message(dialect, got)
+    assert words(dialect, got) == "It goes on."
+
+
+async def unharmed(
+    run: Run, fault: Callable[[], Any], *, dialect: str = "messages", times: int = 2, close: bool = True
+) -> list[Any]:
+    """Let a fault happen a few times; nothing is left of it, and the exchange beside it goes on. What it gave."""
+    if close:
+        await run.fresh()
+    before = counts(run)
+    given: list[Any] = []
+    async with beside(run, dialect):
+        for _ in range(times):
+            given.append(await fault())
+    await run.fresh()
+    await settled(run, before)
+    return given
