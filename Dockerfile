@@ -15,6 +15,7 @@ RUN /builder/bin/pip --python /opt/loopway/bin/python install --quiet --no-compi
 COPY pyproject.toml README.md LICENSE ./
 COPY docs docs
 COPY src src
+COPY docs docs
 RUN /builder/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /builder/bin/pip --python /opt/loopway/bin/python install --quiet --no-compile --no-deps --no-index /wheels/*.whl
 # Compiled now, since the root file system may be read-only later. The hash is not looked at when a module is imported.

@@ -64,6 +64,7 @@ OUTSIDE: dict[str, set[str]] = {
 """Libraries that only these may import, so that each is known in one place.
 
 `supervisor` and `state` write log lines themselves: what they have to say belongs to no exchange, so there is no note.
+The hook `compression` does, since no note tells what a hook made of a request.
 """
 
 PURE = {"engine", "dialects"}

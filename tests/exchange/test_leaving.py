@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from inprocess import BOTH, Run, gateway_over, request_body
 from puppets import Puppet
 from streams import Live, Notes, live, said
@@ -24,11 +25,16 @@ SOON = 1.0
 class Slow(Puppet):
     """Waits in a phase, for ever, and says when it is there and when it was cancelled there."""
 
-    def __init__(self, phase: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.begin("")
+
+    def begin(self, phase: str) -> None:
+        """From now on, wait in this phase."""
         self.phase = phase
         self.there = asyncio.Event()
         self.left = asyncio.Event()
+        self.cleaned.clear()
 
     async def _wait(self, phase: str) -> None:
         if phase != self.phase:
@@ -68,7 +74,7 @@ class Phase:
         sees: What a streaming client has read by then.
         gone: What the last note says of it.
         cleaned: How many plans there are to clean up.
-        loop: Settings.
+        pinged: Whether keepalives come quickly.
         tools: What the request offers.
     """
 
@@ -78,7 +84,7 @@ class Phase:
     hook: str = ""
     sees: tuple[bytes, ...] = ()
     cleaned: int = 0
-    loop: dict[str, Any] = field(default_factory=dict)
+    pinged: bool = False
     tools: tuple[str, ...] = ("mine", "theirs")
     streams_only: bool = False
 
@@ -110,7 +116,7 @@ PHASES = {
         1,
         "upstream",
         sees=(b"ping",),
-        loop={"keepalive_seconds": 0.02},
+        pinged=True,
         streams_only=True,
     ),
     "keepalive while a plan is made": Phase(
@@ -119,7 +125,7 @@ PHASES = {
         "hook",
         hook="plan",
         sees=(b"seen", b"ping"),
-        loop={"keepalive_seconds": 0.02},
+        pinged=True,
         streams_only=True,
     ),
     "passing, before the head": Phase(lambda _d, gate: [Reply(gate=gate)], 1, "upstream", tools=("theirs",)),
@@ -134,41 +140,67 @@ PHASES = {
 }
 
 
-@both
-@pytest.mark.parametrize(
-    ("name", "stream"),
-    [(name, stream) for name, phase in PHASES.items() for stream in (True, False) if stream or not phase.streams_only],
-)
-async def test_a_client_that_leaves_leaves_nothing(dialect, name, stream):
+CASES = [(name, stream) for name, phase in PHASES.items() for stream in (True, False) if stream or not phase.streams_only]
+
+
+class Gateways:
+    """One gateway with quick keepalives and one without, for all phases; each case has a model of its own."""
+
+    def __init__(self, dialect: str, hook: Slow, runs: dict[bool, Run]) -> None:
+        self.dialect = dialect
+        self.hook = hook
+        self.runs = runs
+        self.notes = {pinged: Notes(run) for pinged, run in runs.items()}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=BOTH)
+async def gateways(request: pytest.FixtureRequest) -> AsyncIterator[Gateways]:
+    dialect, hook, never = request.param, Slow(), asyncio.Event()
+    scripts = {f"{name} {stream}": PHASES[name].script(dialect, never) for name, stream in CASES}
+    async with (
+        gateway_over(scripts, [hook]) as calm,
+        gateway_over(scripts, [hook], loop={"keepalive_seconds": 0.02}) as pinged,
+    ):
+        yield Gateways(dialect, hook, {False: calm, True: pinged})
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(("name", "stream"), CASES)
+async def test_a_client_that_leaves_leaves_nothing(gateways, name, stream):
     """Upstream is closed, the hook is cancelled, clean-up runs once per plan, no exchange and no task is left."""
-    phase = PHASES[name]
-    gate, hook = asyncio.Event(), Slow(phase.hook)
-    async with gateway_over({"m": phase.script(dialect, gate)}, [hook], loop=phase.loop) as run:
-        notes = Notes(run)
-        before = asyncio.all_tasks()
-        async with leaving(run, dialect, request_body(dialect, tools=phase.tools), stream=stream) as client:
-            await run.model.until(lambda: len(run.model.requests) == phase.calls)
-            if client is not None:
-                await client.until(*phase.sees)
-            if phase.hook:
-                await hook.there.wait()
-            if phase.hook == "plan" and stream:
-                assert hook.cleaned == []
-        async with asyncio.timeout(SOON):
-            ended = await notes.ended()
-            if phase.calls and not phase.hook:
-                await run.model.until(lambda: run.model.requests[-1].state == "left")
-            if phase.hook:
-                await hook.left.wait()
-            await notes.until(lambda: len(hook.cleaned) == phase.cleaned)
-            await no_more_tasks_than(before)
-        assert run.gateway.admission.in_flight == 0
-        assert len(run.model.requests) == phase.calls
-        assert len(hook.cleaned) == len([n for n in run.told(HookRan) if n.phase == "cleanup"]) == phase.cleaned
+    phase, hook, model = PHASES[name], gateways.hook, f"{name} {stream}"
+    run, notes = gateways.runs[phase.pinged], gateways.notes[phase.pinged]
+    hook.begin(phase.hook)
+    before = asyncio.all_tasks()
+
+    def told(kind: type) -> list[Any]:
+        return [note for subject, note in notes if subject.model == model and isinstance(note, kind)]
+
+    def requests() -> list[Any]:
+        return [one for one in run.model.requests if one.model == model]
+
+    body = request_body(gateways.dialect, model, tools=phase.tools)
+    async with leaving(run, gateways.dialect, body, stream=stream) as client:
+        await run.model.until(lambda: len(requests()) == phase.calls)
+        if client is not None:
+            await client.until(*phase.sees)
+        if phase.hook:
+            await hook.there.wait()
+    async with asyncio.timeout(SOON):
+        await notes.until(lambda: bool(told(Ended)))
+        if phase.calls and not phase.hook:
+            await run.model.until(lambda: requests()[-1].state == "left")
+        if phase.hook:
+            await hook.left.wait()
+        await notes.until(lambda: len(hook.cleaned) == phase.cleaned)
+        await no_more_tasks_than(before)
+    assert run.gateway.admission.in_flight == 0
+    assert len(requests()) == phase.calls
+    assert len(hook.cleaned) == len([note for note in told(HookRan) if note.phase == "cleanup"]) == phase.cleaned
+    (ended,) = told(Ended)
     gone = phase.gone if stream or phase.gone != "stream" else "upstream"
     assert (ended.gone, ended.error) == (gone, None)
     assert ended.status == (200 if stream and phase.sees else 499)
-    assert len(run.told(Ended)) == 1
     assert "Traceback" not in run.log.getvalue()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,8 @@ from loopway.testing import Reply, call, hold, text
 from upstream.conftest import Answer, Call, Link, Wire
 
 SETTLED_SECONDS = 5.0
+HASTY_SECONDS = 0.1
+"""`read_timeout_seconds` where a silence is the fault."""
 STEADY = "steady"
 """The model of the exchange that runs beside."""
 
@@ -98,6 +100,7 @@ async def rig(
     hooks: Sequence[object] = (),
     *,
     scripts: Mapping[str, Any] | None = None,
+    hasty: Container[str] = (),
     **sections: Any,
 ) -> AsyncIterator[Run]:
     """A gateway over a wire that does for each model what is said here, and over a scripted model.
@@ -106,7 +109,8 @@ async def rig(
         answers: What the server of the upstream `wire` does, by the model's name.
         hooks: Beside the one that answers calls of `mine`.
         scripts: More models of the scripted upstream.
-        sections: Of the configuration; `wire` is more of that upstream's settings.
+        hasty: Models of the wire that are not waited for long.
+        sections: Of the configuration.
     """
     gates = Gates()
     wire = Wire()
@@ -123,13 +127,20 @@ async def rig(
     async with AsyncExitStack() as stack:
         await wire.start()
         stack.push_async_callback(wire.stop)
-        settings = {"dialects": ["messages", "chat_completions"], "max_retries": 0, **sections.pop("wire", {})}
+        settings = {"base_url": wire.url, "dialects": ["messages", "chat_completions"], "max_retries": 0}
         run = await stack.enter_async_context(
             gateway_over(
                 {STEADY: gates.replies, **(scripts or {})},
                 [*hooks, Puppet()],
-                models=[{"name": name, "upstream": "wire"} for name in answers] + list(sections.pop("models", [])),
-                upstreams={"wire": {"base_url": wire.url, **settings}, **sections.pop("upstreams", {})},
+                models=[
+                    *({"name": name, "upstream": "hasty" if name in hasty else "wire"} for name in answers),
+                    *sections.pop("models", []),
+                ],
+                upstreams={
+                    "wire": settings,
+                    "hasty": {**settings, "read_timeout_seconds": HASTY_SECONDS},
+                    **sections.pop("upstreams", {}),
+                },
                 **sections,
             )
         )
@@ -156,16 +167,13 @@ async def beside(run: Run, dialect: str = "messages") -> AsyncIterator[None]:
     assert words(dialect, got) == "It goes on."
 
 
-async def unharmed(
-    run: Run, fault: Callable[[], Any], *, dialect: str = "messages", times: int = 2, close: bool = True
-) -> list[Any]:
-    """Let a fault happen a few times; nothing is left of it, and the exchange beside it goes on. What it gave."""
-    if close:
-        await run.fresh()
+async def unharmed(run: Run, *faults: Callable[[], Any], dialect: str = "messages") -> list[Any]:
+    """Let these happen, one behind the other: nothing is left of them, the exchange beside is whole. What they gave."""
+    await run.fresh()
     before = counts(run)
     given: list[Any] = []
     async with beside(run, dialect):
-        for _ in range(times):
+        for fault in faults:
             given.append(await fault())
     await run.fresh()
     await settled(run, before)

@@ -151,41 +151,27 @@ async def test_workers_die_and_are_orphaned(tmp_path: Path) -> None:
             await ended(left)
 
 
-async def test_the_whole_group_is_told(tmp_path: Path) -> None:
-    """A signal that reaches supervisor and workers alike (Ctrl-C, systemd) is one signal, not a second one."""
-    gate = asyncio.Event()
-    async with ScriptedModel({"m": loops(gate.wait)}) as model, session() as client:
+async def test_signals_to_a_supervisor(tmp_path: Path) -> None:
+    """One that reaches the workers too (Ctrl-C, systemd) is no second one; the second one ends them all at once."""
+    gate, never = asyncio.Event(), asyncio.Event()
+    scripts = {"m": loops(gate.wait), "other": loops(never.wait)}
+    async with ScriptedModel(scripts) as model, session() as client:
         config = written(tmp_path, model.url)
         with Running("serve", "--config", str(config), "--workers", "2") as gateway:
             ready = await asyncio.to_thread(gateway.ready)
-            asked = asyncio.create_task(ask(client, ready["url"], STREAM))
-            await model.until(lambda: any(map(held, model.requests)), 20)
+            short, long = (asyncio.create_task(ask(client, ready["url"], STREAM, name)) for name in ("m", "other"))
+            await model.until(lambda: len(model.requests) == 4, 20)
+            left = workers_of(gateway.process.pid)
             for number in (signal.SIGINT, signal.SIGTERM):
-                for pid in workers_of(gateway.process.pid):
+                for pid in left:
                     os.kill(pid, number)
             gateway.process.send_signal(signal.SIGINT)
             while await code_of(client, f"{ready['admin_url']}/readyz") != 503:
                 pass
             gate.set()
-            assert wrong(STREAM, await asked) == ""
-            assert await asyncio.to_thread(gateway.wait) == 0
-
-
-async def test_second_signal_to_a_supervisor(tmp_path: Path) -> None:
-    """The second signal ends supervisor and workers at once."""
-    never = asyncio.Event()
-    async with ScriptedModel({"m": loops(never.wait)}) as model, session() as client:
-        config = written(tmp_path, model.url)
-        with Running("serve", "--config", str(config), "--workers", "2") as gateway:
-            ready = await asyncio.to_thread(gateway.ready)
-            asked = asyncio.create_task(ask(client, ready["url"], JSON))
-            await model.until(lambda: any(map(held, model.requests)), 20)
-            left = workers_of(gateway.process.pid)
-            gateway.process.send_signal(signal.SIGTERM)
-            while await code_of(client, f"{ready['admin_url']}/readyz") != 503:
-                pass
+            assert wrong(STREAM, await short) == ""
             gateway.process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(gateway.wait) == 1
-            with pytest.raises(aiohttp.ClientConnectionError):
-                await asked
+            with pytest.raises(aiohttp.ClientError):
+                await long
             await ended(left)

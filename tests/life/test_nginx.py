@@ -92,7 +92,8 @@ async def test_restart_of_both_instances(tmp_path: Path) -> None:
     door, *ports = free_ports(3)
     async with ScriptedModel({"m": loops()}) as model, session() as client, contextlib.AsyncExitStack() as stack:
         config = written(tmp_path, model.url)
-        instances = {port: await stack.enter_async_context(instance(config, port)) for port in ports}
+        both = await asyncio.gather(*(stack.enter_async_context(instance(config, port)) for port in ports))
+        instances = dict(zip(ports, both, strict=True))
         stack.enter_context(nginx(tmp_path, door, ports))
         url = await listening(door)
         turn = 0

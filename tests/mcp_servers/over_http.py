@@ -58,7 +58,9 @@ class _Quiet(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(port: int | None = None, *, old: bool = False, refuses: int = 0) -> AsyncIterator[tuple[str, Requests]]:
+async def served(
+    port: int | None = None, *, old: bool = False, refuses: int = 0
+) -> AsyncIterator[tuple[str, Requests]]:
     """A server's address, and what it has been asked."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -29,7 +29,7 @@ def made() -> MCPServer:
         """Says the words again."""
         return words
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def add(a: int, b: int) -> int:
         """Adds two numbers."""
         return a + b
@@ -44,7 +44,7 @@ def made() -> MCPServer:
         """A picture with a word about it."""
         return ["one pixel", Image(data=PNG, format="png")]
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def pages() -> CallToolResult:
         """A resource and a link to one."""
         return CallToolResult(
@@ -54,17 +54,17 @@ def made() -> MCPServer:
             ]
         )
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def sums() -> CallToolResult:
         """A structured result beside a text that says less."""
         return CallToolResult(content=[TextContent(text="two rows")], structured_content={"rows": [1, 2]})
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def broken() -> str:
         """Always fails."""
         raise ValueError("it is broken")
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def meet(name: str, count: int) -> str:
         """Comes back when so many are here."""
         await meetings.setdefault(name, asyncio.Barrier(count)).wait()
@@ -83,7 +83,7 @@ def made() -> MCPServer:
         kept = {name: value for name, value in dict(meta).items() if name in ("traceparent", "tracestate", "baggage")}
         return {"meta": kept, "authorization": headers.get("authorization"), "env": os.environ.get("MODE")}
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def grow(name: str, context: Context) -> str:
         """Adds a tool, and tells."""
 
@@ -95,7 +95,7 @@ def made() -> MCPServer:
         await context.request_context.session.send_tool_list_changed()
         return "grown"
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def wait(port: int) -> str:
         """Waits for ever; tells the test that it does, and when it is cancelled."""
         _, out = await asyncio.open_connection("127.0.0.1", port)
@@ -113,8 +113,6 @@ def made() -> MCPServer:
 
 if __name__ == "__main__":
     server = made()
-    if "OLD" in os.environ:  # a server from before 2026-07-28, which knows the handshake alone
-        del server._lowlevel_server._request_handlers["server/discover"]
     if len(sys.argv) > 1:
         server.run("streamable-http", port=int(sys.argv[1]))
     else:

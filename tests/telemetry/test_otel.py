@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import httpx
 import pytest
 
 from loopway.telemetry import otel
 from loopway.telemetry.otel import Export, Unusable, export
-from running import environment, run
+from running import Running, environment, run
 from telemetry.collector import collecting
 
 HTTP = "http://collector:4318"
@@ -95,6 +97,7 @@ def test_start_says_so(tmp_path: Path) -> None:
 
 BUILD = """
 import sys
+import threading
 from loopway.app import build
 gateway = build(sys.argv[1])
 heavy = ("opentelemetry.trace", "opentelemetry.sdk", "opentelemetry.exporter", "grpc", "google.protobuf", "requests")
@@ -138,6 +141,7 @@ def test_provider_of_an_embedding_program(tmp_path: Path) -> None:
 
 SERVED_BY_OTHERS = """
 import sys
+import threading
 from litestar.testing import TestClient
 from loopway import create_app
 with TestClient(create_app(sys.argv[1])) as client:
@@ -152,3 +156,28 @@ def test_served_by_others(tmp_path: Path) -> None:
         command = [sys.executable, "-c", SERVED_BY_OTHERS, str(tmp_path / "loopway.yaml")]
         subprocess.run(command, env=environment(**{ENDPOINT: collector.url}), capture_output=True, check=True)
         assert collector.tree() == ["SERVER POST /v1/messages"]
+
+
+def test_flush_at_the_end(tmp_path: Path) -> None:
+    """On SIGTERM the spans that are still held are sent before the process ends."""
+    (tmp_path / "loopway.yaml").write_text(CONFIG)
+    with collecting() as collector:
+        env = {ENDPOINT: collector.url, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+        with Running("serve", cwd=tmp_path, env=env) as gateway:
+            url = gateway.ready()["url"]
+            assert httpx.post(f"{url}/v1/messages", json={"model": "demo"}).status_code == 502
+            assert collector.spans == []
+            assert gateway.end() == 0
+        assert [span.name for span in collector.spans if span.kind == "SERVER"] == ["POST /v1/messages"]
+
+
+def test_flush_is_bounded() -> None:
+    """A provider that cannot get rid of its spans holds nobody up."""
+    never = threading.Event()
+
+    class Stuck:
+        def shutdown(self) -> None:
+            never.wait()
+
+    assert otel.shut_down(Stuck(), 0.05) is False  # type: ignore[arg-type]
+    never.set()

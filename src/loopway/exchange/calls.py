@@ -5,6 +5,7 @@ This file must not know why a model is called.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
@@ -25,6 +26,8 @@ LARGEST_ERROR = 1024 * 1024
 
 _ERROR_STATUS = 400
 _COMING_BACK = (b"request-id", b"retry-after", b"retry-after-ms", b"x-should-retry")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header value may hold (RFC 9110, section 5.5); a server would refuse the whole answer for it."""
 _COMING_BACK_PREFIX = (b"anthropic-", b"openai-", b"x-ratelimit-", b"ratelimit")
 
 T = TypeVar("T")
@@ -165,13 +168,17 @@ class _Open:
 
 def coming_back(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The headers of an upstream's answer that the client gets."""
-    return [(name, value) for name, value in headers if name in _COMING_BACK or name.startswith(_COMING_BACK_PREFIX)]
+    return [
+        (name, value)
+        for name, value in headers
+        if (name in _COMING_BACK or name.startswith(_COMING_BACK_PREFIX)) and not _CONTROL.search(value)
+    ]
 
 
 def as_it_came(headers: Headers, *, encoded: bool = True) -> list[tuple[bytes, bytes]]:
     """The headers that say how to read bytes that are passed on unchanged."""
     wanted = (b"content-type", b"content-encoding") if encoded else (b"content-type",)
-    return [(name, value) for name, value in headers if name in wanted]
+    return [(name, value) for name, value in headers if name in wanted and not _CONTROL.search(value)]
 
 
 def is_events(headers: Headers) -> bool:

@@ -84,11 +84,11 @@ async def _pass_chunks(exchange: Exchange, response: UpstreamResponse, headers: 
 async def _end_event(exchange: Exchange, last: bytes) -> None:
     """End an event that was cut, so that the error behind it is one of its own.
 
-    Its half gets a name that no client of Messages knows, so that none reads it; those of Chat Completions do not
-    look at names, and raise because it is no JSON.
+    Its half becomes a ping, which no client of Messages reads; those of Chat Completions look at no names, and raise
+    because it is no JSON.
     """
     if exchange.sink.opened and last and not last.endswith(_EVENT_ENDS):
-        await exchange.sink.write(b"\nevent: cut\n\n")
+        await exchange.sink.write(b"\nevent: ping\n\n")
 
 
 def _cut(exchange: Exchange) -> None:

@@ -80,6 +80,9 @@ class StreamRoad:
         exchange, splicer = self._exchange, self._splicer
         due = exchange.hooks.post_is_due
         made = await replaced(exchange, reply, depth)
+        waiting, self._waiting = self._waiting, None
+        if waiting and made is reply:
+            await self._send(b"".join(waiting))
         if made is not reply:
             splicer.drop()
             self._begin(everything=True, counted=False)

@@ -289,7 +289,8 @@ def _least_relevant_first(texts: Sequence[str], question: str) -> list[int]:
         scores = dict(ranking.best(question, len(texts)))
     finally:
         ranking.close()
-    return sorted(range(len(texts)), key=lambda number: (scores.get(number, 0.0), number))
+    # Words that stand nearly everywhere weigh a millionth; rounded, they are no reason.
+    return sorted(range(len(texts)), key=lambda number: (round(scores.get(number, 0.0), 3), number))
 
 
 # --- what a request holds ------------------------------------------------------

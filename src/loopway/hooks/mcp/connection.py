@@ -6,6 +6,7 @@ This file must not know when a connection is made, nor what its tools are for.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ from mcp_types import CallToolResult, Implementation, ToolListChangedNotificatio
 
 from loopway._version import __version__
 from loopway.hooks.mcp.settings import ServerSettings
+
+importlib.import_module("jsonschema")  # the SDK does it in the first call, and everybody would wait
 
 _SUBSCRIBE_AGAIN_SECONDS = 1.0
 _HTTP_SECONDS = 10.0
@@ -105,15 +108,17 @@ class Connection:
         self._woken.set()
         self.ended()
 
-    def reason(self, wrong: BaseException) -> str:
-        """Why it failed, in one line, with the last that the server wrote to its standard error."""
+    def reason(self, wrong: BaseException | None = None) -> str:
+        """Why it failed or ended, in one line; of a program that has ended, with its last words."""
         while isinstance(wrong, BaseExceptionGroup):
             wrong = wrong.exceptions[0]
-        text = " ".join(str(wrong).split())
-        why = f"{type(wrong).__name__}: {text}" if text else type(wrong).__name__
+        why = self.over
+        if wrong is not None:
+            text = " ".join(str(wrong).split())
+            why = f"{type(wrong).__name__}: {text}" if text else type(wrong).__name__
         if self._refused:
             why += f" (HTTP status {self._refused})"
-        said = self._words.decode(errors="replace").strip().splitlines()
+        said = self._words.decode(errors="replace").strip().splitlines() if self.over else []
         return f"{why}; it wrote: {said[-1].strip()}" if said else why
 
     async def _heard(self, message: object) -> None:
@@ -186,10 +191,10 @@ class _Read:
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message. Raises when the stream is over."""
+        """The next message. Raises when the stream is over; who reads it is cancelled only when all is."""
         try:
             message: SessionMessage | Exception = await self._stream.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
+        except BaseException:
             self._ended()
             raise
         return message

@@ -152,7 +152,7 @@ class Link:
         finally:
             self._gone(connection)
         if connection.over:
-            return connection.over
+            return connection.reason()
         return f"no connection within {CONNECT_SECONDS:g} s"
 
     async def _list(self, client: Client) -> None:
