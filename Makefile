@@ -63,8 +63,8 @@ $(VENV)/.core: pyproject.toml $(VENV)/.pip
 
 $(VENV)/.test: pyproject.toml $(VENV)/.pip
 	@$(INSTALL) --editable '.[all]' --group test
-	@touch $@
+	@touch $(VENV)/.core $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.pip
 	@$(INSTALL) --editable '.[all]' --group dev
-	@touch $@
+	@touch $(VENV)/.core $(VENV)/.test $@

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-from inprocess import Run
 
 from dialects.chat_completions.grammar import CHAT_GRAMMAR
 from dialects.laws import MESSAGES_GRAMMAR, Grammar
+from inprocess import KEY, PATHS, Run
 from loopway.dialects.sse import Frame, Reader
 from loopway.engine.notes import Ended, Note, Subject
 from loopway.testing import Cut, Hold, Raw, Text, raw
@@ -85,6 +86,21 @@ async def live(
     """One request whose answer is read as it comes; leaving early closes the connection."""
     async with run.stream(dialect, body, headers=headers) as answer:
         yield Live(answer)
+
+
+async def ask(run: Run, dialect: str, body: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """One request on a connection that buffers little, so that who does not read it is slow."""
+    end = socket.socket()
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    end.setblocking(False)
+    host, port = run.url.removeprefix("http://").split(":")
+    await asyncio.get_running_loop().sock_connect(end, (host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=end, limit=64 * 1024)
+    data = _json(body)
+    lines = (f"POST {PATHS[dialect]} HTTP/1.1", "host: x", f"authorization: Bearer {KEY}", "connection: close")
+    head = "\r\n".join([*lines, f"content-length: {len(data)}", "", ""])
+    writer.write(head.encode() + data)
+    return reader, writer
 
 
 def frames(stream: bytes) -> list[Frame]:

@@ -53,7 +53,6 @@ OUTSIDE: dict[str, set[str]] = {
     "httpx2": {"hooks"},
     "aiohttp": {"upstream", "hooks"},
     "httpx_aiohttp": {"upstream", "hooks"},
-    "mcp": {"hooks"},
     "litestar": {"server", "app"},
     "uvicorn": {"serving"},
     "yaml": {"settings"},

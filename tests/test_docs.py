@@ -294,7 +294,7 @@ def test_links(page: Path) -> None:
 
 def test_index() -> None:
     """docs/README.md has a line for each page."""
-    listed = set(re.findall(r"^\| \[[\w.]+\]\(([\w.]+)\)", (ROOT / "docs" / "README.md").read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^\| \[[\w.-]+\]\(([\w.-]+)\)", (ROOT / "docs" / "README.md").read_text(), re.MULTILINE))
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
@@ -331,7 +331,8 @@ def descendants(kind: type[errors.ExchangeError]) -> set[type[errors.ExchangeErr
 
 def test_error_table() -> None:
     """docs/http.md has the row of every error, in order: status, types and code as they are sent."""
-    assert {type(failure) for failure in FAILURES} == descendants(errors.ExchangeError) - NOT_IN_THE_TABLE
+    ours = {kind for kind in descendants(errors.ExchangeError) if kind.__module__ == errors.__name__}
+    assert {type(failure) for failure in FAILURES} == ours - NOT_IN_THE_TABLE
     rows = [line.split(" | ")[1:] for line in HTTP.splitlines() if re.match(r"\| .* \| \d{3}[^|]* \| `", line)]
     assert [row_of(failure) for failure in FAILURES] == [
         [cells[0].partition(",")[0], *(cell.strip(" |`") for cell in cells[1:])] for cells in rows

@@ -36,6 +36,7 @@ from loopway.server import admin
 from loopway.server.admission import Admission
 from loopway.server.auth import KeyHolder, Keys
 from loopway.server.failures import answer
+from loopway.server.openapi import openapi
 from loopway.server.routes import Door, exchange_route, new_request_id, not_found, read_head
 from loopway.settings import Draft, Settings, read, read_mapping
 from loopway.state import MemoryStore, RedisStore, Store
@@ -142,6 +143,7 @@ class Gateway:
             *(exchange_route(DIALECTS[name], door, driver, path=path, loop=False) for path, name in PASSED_ON),  # type: ignore[index]
             *admin.models(self.router.names(), door, shapes),
             *admin.front_page(),
+            openapi(),
             *health,
         ]
         if settings.server.admin_port is None:

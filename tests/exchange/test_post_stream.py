@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from inprocess import BOTH, gateway_over, request_body
-from puppets import Puppet, text_of
 
+from inprocess import BOTH, gateway_over, request_body
 from loopway.testing import Reply, call, text
+from puppets import Puppet, text_of
 
 SCRIPT = [
     Reply(text("one", pieces=1), call("mine", {"n": 1})),

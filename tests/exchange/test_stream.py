@@ -5,29 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
+from typing import Any
 
 import pytest
-from inprocess import BOTH, KEY, PATHS, Run, gateway_over, request_body
+
+from inprocess import BOTH, Run, gateway_over, request_body
+from loopway import AgenticLoopPlan
+from loopway.testing import Reply, call, hold, raw, text
 from puppets import Puppet, text_of
 from streams import (
-    around,
     Notes,
+    around,
+    ask,
     calls,
     chunk,
     delta,
     error,
     event,
-    frames,
     live,
     message,
     said,
     words,
 )
-
-from loopway import AgenticLoopPlan
-from loopway.engine.notes import Ended
-from loopway.testing import Reply, call, hold, raw, text
 
 both = pytest.mark.parametrize("dialect", BOTH)
 PING = {"messages": b'event: ping\ndata: {"type": "ping"}\n\n', "chat_completions": b": ping\n\n"}
@@ -45,7 +44,7 @@ async def whole(run: Run, dialect: str, headers: dict[str, str] | None = None, *
 
 
 @both
-async def test_text_of_every_iteration_is_there_before_upstreams_next_event(dialect):
+async def test_text_of_every_iteration_is_there_before_upstreams_next_event(dialect: str) -> None:
     """The model sends a piece and waits; the piece is at the client. In the first iteration and in each rerun."""
     gates = [asyncio.Event() for _ in range(3)]
     turns = [said(dialect, f"first{n} ", hold(gates[n]), f"rest{n}", index=9) for n in range(3)]
@@ -65,7 +64,7 @@ async def test_text_of_every_iteration_is_there_before_upstreams_next_event(dial
 
 
 @both
-async def test_a_call_that_nobody_may_claim_is_live_too(dialect):
+async def test_a_call_that_nobody_may_claim_is_live_too(dialect: str) -> None:
     """Where each hook names its tools, a call of the client's own is not held, not even until its arguments end."""
     gate = asyncio.Event()
     if dialect == "messages":
@@ -91,11 +90,11 @@ async def test_a_call_that_nobody_may_claim_is_live_too(dialect):
 
 
 @both
-async def test_a_slow_hook_keeps_the_stream_alive(dialect):
+async def test_a_slow_hook_keeps_the_stream_alive(dialect: str) -> None:
     """Pings come while a plan is awaited, and the message is as if there had been none."""
     slow = asyncio.Event()
 
-    async def plan(given):
+    async def plan(given: dict[str, Any]) -> Any:
         await slow.wait()
         return given["rerun"]
 
@@ -113,7 +112,7 @@ async def test_a_slow_hook_keeps_the_stream_alive(dialect):
 
 
 @both
-async def test_a_ping_never_falls_inside_an_event(dialect):
+async def test_a_ping_never_falls_inside_an_event(dialect: str) -> None:
     """While half an event has come from upstream pings go out, and the event behind them is whole."""
     gates = [asyncio.Event() for _ in range(3)]
     one = (delta if dialect == "messages" else chunk)("snowman \u2603")
@@ -136,7 +135,7 @@ async def test_a_ping_never_falls_inside_an_event(dialect):
 
 
 @both
-async def test_keepalive_before_the_first_byte_commits_to_200(dialect):
+async def test_keepalive_before_the_first_byte_commits_to_200(dialect: str) -> None:
     """A silent upstream: the client gets a ping; upstream's 429 behind it is an error event and no status."""
     gate = asyncio.Event()
     refusal = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}
@@ -156,14 +155,14 @@ async def test_keepalive_before_the_first_byte_commits_to_200(dialect):
 
 
 @both
-async def test_without_silence_there_is_no_ping(dialect):
+async def test_without_silence_there_is_no_ping(dialect: str) -> None:
     """A stream that goes on has none."""
     async with gateway_over({"m": [Reply(text("x" * 40, pieces=40))]}, [Puppet()]) as run:
         assert PING[dialect] not in await whole(run, dialect)
 
 
 @both
-async def test_a_status_that_comes_before_the_first_keepalive_is_a_status(dialect):
+async def test_a_status_that_comes_before_the_first_keepalive_is_a_status(dialect: str) -> None:
     """Nothing has gone to the client yet: it gets upstream's 429 and the body, also for a stream."""
     async with (
         gateway_over({"m": [Reply(error=(429, {"odd": 1}))]}, [Puppet()]) as run,
@@ -176,19 +175,24 @@ async def test_a_status_that_comes_before_the_first_keepalive_is_a_status(dialec
 
 
 @both
-async def test_a_released_call_leaves_in_its_original_bytes(dialect):
+async def test_a_released_call_leaves_in_its_original_bytes(dialect: str) -> None:
     """A call was held because a hook might have claimed it; none did."""
     if dialect == "messages":
         start = {"type": "tool_use", "id": "t1", "name": "theirs", "input": {}, "odd": [1.50]}
-        pieces = ['{"n"', ": 1}"]
-        deltas = [{"type": "input_json_delta", "partial_json": one} for one in pieces]
+        deltas = [{"type": "input_json_delta", "partial_json": one} for one in ('{"n"', ": 1}")]
         said_by_model = [
             event("content_block_start", index=0, content_block=start),
             *(event("content_block_delta", index=0, delta=one) for one in deltas),
             event("content_block_stop", index=0),
         ]
     else:
-        named = {"index": 0, "id": "t1", "type": "function", "function": {"name": "theirs", "arguments": ""}, "odd": 1.5}
+        named = {
+            "index": 0,
+            "id": "t1",
+            "type": "function",
+            "function": {"name": "theirs", "arguments": ""},
+            "odd": 1.5,
+        }
         pieces = [{"index": 0, "function": {"arguments": one}} for one in ('{"n"', ": 1}")]
         said_by_model = [chunk(tool_calls=[named]), *(chunk(tool_calls=[one]) for one in pieces)]
     reply = Reply(*[raw(one) for one in said_by_model], stop="tool_use")
@@ -218,7 +222,9 @@ def told(words: str, *blocks: dict[str, object], stop: str = "end_turn") -> byte
             event("content_block_start", index=index, content_block=block),
             event("content_block_stop", index=index),
         ]
-    events.append(event("message_delta", delta={"stop_reason": stop, "stop_sequence": None}, usage={"output_tokens": 9}))
+    events.append(
+        event("message_delta", delta={"stop_reason": stop, "stop_sequence": None}, usage={"output_tokens": 9})
+    )
     return b"".join([*events, event("message_stop")]).replace(b"\n", b"\r\n")
 
 
@@ -239,7 +245,7 @@ CALLING = told("one", {"type": "tool_use", "id": "t1", "name": "mine", "input": 
         ("merged", {}, False),
     ],
 )
-async def test_appended_is_each_iterations_own_bytes(configured, asked, appended):
+async def test_appended_is_each_iterations_own_bytes(configured: str, asked: dict[str, str], appended: bool) -> None:
     """By configuration or by a header: the rerun is a second message behind the first, nothing else is there."""
     script = [as_stream(CALLING), as_stream(told("two"))]
     async with gateway_over({"m": script}, [Puppet()], loop={"stream": configured}) as run:
@@ -252,7 +258,7 @@ async def test_appended_is_each_iterations_own_bytes(configured, asked, appended
         assert message("messages", got)["id"] == "msg_one"
 
 
-async def test_chat_streams_are_not_inspected_in_appended():
+async def test_chat_streams_are_not_inspected_in_appended() -> None:
     """As the specification has it: no gate is asked, the bytes pass, the call reaches the client."""
     hook = Puppet()
     async with gateway_over({"m": [Reply(text("a"), call("mine", {"n": 1}))]}, [hook]) as run:
@@ -261,7 +267,7 @@ async def test_chat_streams_are_not_inspected_in_appended():
 
 
 @both
-async def test_another_word_for_the_stream_is_a_400(dialect):
+async def test_another_word_for_the_stream_is_a_400(dialect: str) -> None:
     """It names the header and what to write."""
     async with gateway_over({"m": [Reply(text("a"))]}, [Puppet()]) as run:
         answer = await run.post(dialect, request_body(dialect, stream=True), headers={"x-loopway-stream": "joined"})
@@ -269,7 +275,7 @@ async def test_another_word_for_the_stream_is_a_400(dialect):
     assert "x-loopway-stream" in answer.json()["error"]["message"]
 
 
-async def test_an_override_is_a_message_of_its_own_in_appended():
+async def test_an_override_is_a_message_of_its_own_in_appended() -> None:
     """It comes behind the reply that it overrides."""
     hook = Puppet(plan=lambda _: AgenticLoopPlan(response_override=text_of("messages", "over")))
     async with gateway_over({"m": [as_stream(CALLING)]}, [hook]) as run:
@@ -280,11 +286,13 @@ async def test_an_override_is_a_message_of_its_own_in_appended():
 
 
 @pytest.mark.parametrize("replaces", [True, False])
-async def test_a_post_hook_sees_the_rerun_before_the_client_in_appended(replaces):
+async def test_a_post_hook_sees_the_rerun_before_the_client_in_appended(replaces: bool) -> None:
     """What it keeps back never goes; what it leaves goes in its own bytes."""
 
     class Post(Puppet):
-        async def async_post_agentic_loop_response_hook(self, response, plan, kwargs):
+        async def async_post_agentic_loop_response_hook(
+            self, response: Any, plan: AgenticLoopPlan, kwargs: dict[str, Any]
+        ) -> Any:
             return text_of("messages", "made") if replaces else response
 
     script = [as_stream(CALLING), as_stream(told("secret"))]
@@ -305,7 +313,7 @@ LARGE = 50 * (1 << 20) // PIECE
 
 
 @pytest.mark.parametrize(("dialect", "watched"), [("messages", True), ("chat_completions", True), ("messages", False)])
-async def test_a_client_that_does_not_read_holds_upstream_back(dialect, watched):
+async def test_a_client_that_does_not_read_holds_upstream_back(dialect: str, watched: bool) -> None:
     """The model cannot send more than the sockets' buffers hold; when the client reads on it gets everything."""
     sent = 0
 
@@ -318,12 +326,7 @@ async def test_a_client_that_does_not_read_holds_upstream_back(dialect, watched)
     reply = Reply(raw(begin), *[part for _ in range(LARGE) for part in (raw(one), hold(count))], raw(end))
     async with gateway_over({"m": [reply]}, [Puppet()]) as run:
         tools = ("mine",) if watched else ("theirs",)
-        request = json.dumps({**request_body(dialect, tools=tools), "stream": True}).encode()
-        reader, writer = await small_connection(run)
-        writer.write(
-            b"POST %b HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
-            % (PATHS[dialect].encode(), KEY.encode(), len(request), request)
-        )
+        reader, writer = await ask(run, dialect, request_body(dialect, tools=tools, stream=True))
         with contextlib.suppress(TimeoutError):  # it never is: nobody reads
             await run.model.until(lambda: bool(run.model.requests) and run.model.requests[0].state != "open", 0.4)
         stalled = sent
@@ -336,13 +339,3 @@ async def test_a_client_that_does_not_read_holds_upstream_back(dialect, watched)
     assert (sent, state) == (LARGE, "answered")
     assert got.count(b"x") >= LARGE * PIECE
     assert got.endswith(b"0\r\n\r\n")
-
-
-async def small_connection(run: Run) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the gateway whose client end buffers little."""
-    end = socket.socket()
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-    end.setblocking(False)
-    host, port = run.url.removeprefix("http://").split(":")
-    await asyncio.get_running_loop().sock_connect(end, (host, int(port)))
-    return await asyncio.open_connection(sock=end, limit=64 * 1024)

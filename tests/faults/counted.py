@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from inprocess import Run, gateway_over, request_body
+from inprocess import BOTH, Run, gateway_over, request_body
 from puppets import Puppet
 from streams import live, message, words
 
@@ -178,3 +178,8 @@ async def unharmed(run: Run, *faults: Callable[[], Any], dialect: str = "message
     await run.fresh()
     await settled(run, before)
     return given
+
+
+def every(run: Run, model: str, **more: Any) -> list[Callable[[], Awaitable[Any]]]:
+    """A plain request in each dialect."""
+    return [lambda one=one: run.post(one, request_body(one, model, **more)) for one in BOTH]

@@ -18,7 +18,7 @@ from inprocess import BOTH, KEY, PATHS, Run, request_body
 from puppets import text_of
 from streams import is_error
 
-from faults.counted import rig, unharmed
+from faults.counted import every, rig, unharmed
 from loopway.dialects.sse import Reader
 from loopway.dialects.table import DIALECTS
 from loopway.exchange import json_road, stream_road
@@ -247,11 +247,6 @@ async def test_upstream_that_is_not_there(subtests):
                     for answer in await unharmed(run, *every(run, name)):
                         assert answer.status_code == 502
                         assert text in answer.json()["error"]["message"]
-
-
-def every(run: Run, model: str, **more: Any) -> list[Callable[[], Awaitable[Any]]]:
-    """A plain request in each dialect."""
-    return [lambda one=one: run.post(one, request_body(one, model, **more)) for one in BOTH]
 
 
 async def test_a_stream_that_never_ends_is_cut_where_it_is_folded():

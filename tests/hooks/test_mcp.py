@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,8 +18,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import yaml
-from inprocess import BOTH, gateway_over, request_body
-from mcp_servers.over_http import free_port, served
 from mcp_types import CallToolResult
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import TracerProvider
@@ -26,6 +25,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
+from inprocess import BOTH, gateway_over, request_body
 from loopway.app import build
 from loopway.engine.notes import Began, CallBegan, Ended, Subject, ToolBegan, ToolRan
 from loopway.errors import Problem
@@ -37,6 +37,7 @@ from loopway.hooks.mcp.source import McpTools
 from loopway.hooks.tools import Tool, ToolContext, ToolError, ToolResult
 from loopway.telemetry.tracing import Tracing
 from loopway.testing import Reply, call, text
+from mcp_servers.over_http import free_port, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -206,6 +207,13 @@ async def test_a_missing_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     assert 'pip install "loopway[mcp]"' in problems[0].text
 
 
+async def test_the_page_has_every_setting() -> None:
+    """docs/mcp.md has a row for each key, in order, and no other."""
+    page = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert rows == list(shape.ServerSettings.__struct_fields__)
+
+
 # --- names ---
 
 
@@ -264,6 +272,14 @@ def image(kind: str = "image/png", data: str = "AAAA") -> dict[str, Any]:
     return {"type": "image", "data": data, "mimeType": kind}
 
 
+def audio() -> dict[str, Any]:
+    return {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}
+
+
+def resource(**content: str) -> dict[str, Any]:
+    return {"type": "resource", "resource": {"uri": "d://a", **content}}
+
+
 def shown(kind: str = "image/png", data: str = "AAAA") -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
 
@@ -278,13 +294,10 @@ def shown(kind: str = "image/png", data: str = "AAAA") -> dict[str, Any]:
         ({"content": [words("a"), image("image/webp")]}, [words("a"), shown("image/webp")]),
         ({"content": [image("image/svg+xml")]}, "[image, image/svg+xml, 3 bytes, not shown]"),
         ({"content": [image(data="A" * 5242884)]}, "[image, image/png, 3932163 bytes, not shown]"),
-        ({"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]}, "[audio, audio/wav, 3 bytes, not shown]"),
-        ({"content": [{"type": "resource", "resource": {"uri": "d://a", "text": "page"}}]}, "[resource d://a]\npage"),
-        ({"content": [{"type": "resource", "resource": {"uri": "d://a", "blob": "AAAA", "mimeType": "image/png"}}]}, [shown()]),
-        (
-            {"content": [{"type": "resource", "resource": {"uri": "d://a", "blob": "AAAA"}}]},
-            "[resource d://a, application/octet-stream, 3 bytes, not shown]",
-        ),
+        ({"content": [audio()]}, "[audio, audio/wav, 3 bytes, not shown]"),
+        ({"content": [resource(text="page")]}, "[resource d://a]\npage"),
+        ({"content": [resource(blob="AAAA", mimeType="image/png")]}, [shown()]),
+        ({"content": [resource(blob="AAAA")]}, "[resource d://a, application/octet-stream, 3 bytes, not shown]"),
         (
             {"content": [{"type": "resource_link", "uri": "d://a", "name": "a", "description": "about"}]},
             "[resource d://a (a): about]",
@@ -368,9 +381,10 @@ async def test_structured() -> None:
 
 async def test_image(source: Watched) -> None:
     """A picture is an image block in Anthropic's shape."""
-    said, picture = (await source.ask("s_picture")).content
+    came = (await source.ask("s_picture")).content
+    assert isinstance(came, list)
+    said, picture = came
     assert said == words("one pixel")
-    assert isinstance(picture, dict)
     assert picture["source"]["media_type"] == "image/png"
     assert picture["source"]["data"].startswith("iVBOR")
 
@@ -465,6 +479,22 @@ async def test_away_at_start_and_back_later(caplog: pytest.LogCaptureFixture) ->
     assert "the MCP server 's' is back" in caplog.messages
 
 
+async def test_a_server_that_stays_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried again and again, with one line in the log."""
+    tried: asyncio.Queue[None] = asyncio.Queue()
+
+    def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        tried.put_nowait(None)
+
+    listening = await asyncio.start_server(close, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with listening, started({"s": {"url": url}}, tools=False), asyncio.timeout(SECONDS):
+        for _ in range(4):
+            await tried.get()
+    assert len([line for line in caplog.messages if "is away" in line]) == 1
+
+
 async def test_gone_and_back_over_http() -> None:
     """A server that is gone keeps its tools, answers calls with an error result, and is found again."""
     port = free_port()
@@ -473,7 +503,7 @@ async def test_gone_and_back_over_http() -> None:
         await source.start()
     try:
         assert "s_echo" in source.names
-        with pytest.raises(ToolError, match="'s' (went away during the call|is away)"):
+        with pytest.raises(ToolError, match=r"'s' (went away during the call|is away)"):
             await source.ask("s_echo", words="a")
         assert "s_echo" in source.names
         async with served(port):
@@ -627,8 +657,7 @@ async def test_a_gateway_answers_with_the_tools_of_a_server(dialect: str, *, str
     assert [(one.result, one.told["mcp.method.name"]) for one in told] == [("ok", "tools/call")] * 2
 
 
-@both
-@streamed
+@pytest.mark.parametrize(("dialect", "stream"), [("messages", True), ("chat_completions", False)])
 async def test_one_of_two_servers_killed_in_mid_call(dialect: str, *, stream: bool) -> None:
     """The answer still comes: the other's result, and an error result that says what happened. Nothing is left."""
     mark = f"mark={dialect}{stream}"
@@ -675,10 +704,11 @@ async def test_closing_ends_the_program() -> None:
     source = Watched({"s": {"command": program}})
     starting = asyncio.create_task(source.start())
     async with asyncio.timeout(SECONDS):
-        while not running("mark=closing"):
+        while not running("mark=closing"):  # noqa: ASYNC110 - a process table tells nobody
             await asyncio.sleep(0)
     starting.cancel()
-    await source.aclose()
+    async with asyncio.timeout(SECONDS / 2):
+        await source.aclose()
     assert running("mark=closing") == []
 
 
@@ -689,7 +719,7 @@ async def test_a_trace_shows_the_server() -> None:
     tracing = Tracing(service_name="s", provider_of=lambda _: "p", provider=provider)
     tracing.start()
     subject = Subject(request_id="r", dialect="messages", began=0.0, route="/v1/messages")
-    told = {"mcp.session.id": "abc", "network.transport": "tcp", "server.port": 1}
+    told: dict[str, str | int] = {"mcp.session.id": "abc", "network.transport": "tcp", "server.port": 1}
     for note in (
         Began(),
         CallBegan(0, "u", "m", "host", None, dict, {}),

@@ -602,6 +602,21 @@ async def test_the_smaller_max_uses_is_kept(settings: Any, typed: Any, most: int
     assert len(server.asked) == most
 
 
+@pytest.mark.parametrize("dialect", ["messages", "chat_completions"])
+async def test_max_uses_without_a_declaration(dialect: str) -> None:
+    """The setting counts for clients that declared no search, and each exchange begins anew."""
+
+    def decide(request: Recorded) -> Reply:
+        return searches("a", "b")(request) if request.number < 3 else Reply(call("web_search", {"query": "c"}))
+
+    async with searching(decide, settings={"max_uses": 1}, loop={"max_agentic_loops": 1}) as (run, server):
+        await run.post(dialect, request_body(dialect))
+        assert len(server.asked) == 1
+        assert run.model.requests[1].raw.decode().count("max_uses_exceeded") == 1
+        await run.post(dialect, request_body(dialect))
+        assert len(server.asked) == 2
+
+
 async def test_max_uses_is_of_one_exchange() -> None:
     """Exchanges under way at the same time do not count each other's searches."""
     together = asyncio.Barrier(2)

@@ -83,17 +83,19 @@ async def test_new_ones_are_answered(gateway: Any) -> None:
         assert await peer.ended()
 
 
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
 @pytest.mark.parametrize("cut", [1, 30, 60])
-async def test_half_a_head_is_no_idle_connection(gateway: Any, cut: int) -> None:
-    """A request whose head has begun to arrive is answered."""
+async def test_half_a_head_is_no_idle_connection(gateway: Any, cut: int, *, read: bool) -> None:
+    """A request whose head has begun to arrive is answered, whether we have read of it or the kernel still has it."""
     connect, serving = gateway
     peer = await connect()
     peer.writer.write(READY)
     assert (await peer.answer())[0] == 200
+    (connection,) = serving._main.server_state.connections
     peer.writer.write(post(0)[:cut])
-    connection = next(iter(serving._main.server_state.connections))
-    while not (connection._in_head or connection._unread()):
+    while read and not connection._in_head:
         await peer.writer.drain()  # a turn of the loop
+    assert connection._unread() is not read
     serving.start_draining()
     peer.writer.write(post(0)[cut:])
     assert (await peer.answer())[0] == 503

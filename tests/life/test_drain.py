@@ -168,6 +168,8 @@ async def test_signals_to_a_supervisor(tmp_path: Path) -> None:
             gateway.process.send_signal(signal.SIGINT)
             while await code_of(client, f"{ready['admin_url']}/readyz") != 503:
                 pass
+            for pid in left:
+                os.kill(pid, signal.SIGTERM)
             gate.set()
             assert wrong(STREAM, await short) == ""
             gateway.process.send_signal(signal.SIGTERM)

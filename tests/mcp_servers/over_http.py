@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
+
 from mcp_servers import tools_server
 
 
@@ -73,5 +74,7 @@ async def served(
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", app
     finally:
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()  # as if it were killed: nobody gets another byte
         server.should_exit = True
         await task

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from inprocess import gateway_over, request_body
+from loopway.testing import Hold, Recorded, Reply, call, cut, raw, text, thinking
 from puppets import Puppet
 from streams import chunk, event, said
-
-from loopway.testing import Hold, Recorded, Reply, call, cut, raw, text, thinking
 
 INTERIM = ("stream", "always", "never")
 ITERATIONS = {"one": 1, "two": 2, "four": 4}
@@ -28,7 +27,13 @@ ERROR = {
     "messages": b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"No room"}}\n\n',
     "chat_completions": b'data: {"error":{"message":"No room","type":"server_error","param":null,"code":null}}\n\n',
 }
-BROKEN = {"reported": "No room", "cut": "broke off", "hook": "puppets.Puppet", "open": "No room", "open call": "No room"}
+BROKEN = {
+    "reported": "No room",
+    "cut": "broke off",
+    "hook": "puppets.Puppet",
+    "open": "No room",
+    "open call": "No room",
+}
 """Models whose exchange fails in mid-stream, and what the error says; the text `Seen.` was there before."""
 
 HALF = {"messages": b'event: content_block_delta\ndata: {"type": "content_bl', "chat_completions": b'data: {"id": "ch'}
@@ -37,16 +42,18 @@ HALF = {"messages": b'event: content_block_delta\ndata: {"type": "content_bl', "
 
 def depth(request: Recorded) -> int:
     """How many tool results the history of a request has."""
-    turns = request.body["messages"]
+    turns: list[dict[str, Any]] = request.body["messages"]
     blocks = [block for turn in turns if isinstance(turn["content"], list) for block in turn["content"]]
-    return sum(turn["role"] == "tool" for turn in turns) + sum(block["type"] == "tool_result" for block in blocks)
+    return len(
+        [one for one in turns if one["role"] == "tool"] + [one for one in blocks if one["type"] == "tool_result"]
+    )
 
 
 def loop(request: Recorded) -> Reply:
     """A reply of a model that calls the server's tool until its last iteration; the fourth calls the client's."""
     done = depth(request)
     if done < ITERATIONS[request.model] - 1:
-        blocks = [thinking(f"Hm {done}.", f"sig{done}"), text(f"Part {done}."), call("mine", {"n": done})]
+        blocks: list[Any] = [thinking(f"Hm {done}.", f"sig{done}"), text(f"Part {done}."), call("mine", {"n": done})]
         return Reply(*blocks, usage=USAGE)
     blocks = [thinking("Well.", "sig"), text("The end \u2603.")]
     if request.model == "four":
@@ -151,6 +158,12 @@ def request(dialect: str, model: str) -> dict[str, Any]:
     return body
 
 
+def unwatched(dialect: str, model: str) -> dict[str, Any]:
+    """A request that offers only a tool of the client's own."""
+    body = request(dialect, model)
+    return {**body, "tools": body["tools"][1:]}
+
+
 # --- what must come ------------------------------------------------------------
 
 
@@ -220,4 +233,3 @@ def joined(wanted: dict[str, Any]) -> dict[str, Any]:
         content = "".join(one.get("text", "") for one in content)
         return {"text": content, "ending": wanted["stop_reason"], "usage": wanted["usage"]}
     return {"text": content, "ending": wanted["finish_reason"], "usage": wanted["usage"][:3]}
-

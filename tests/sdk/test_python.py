@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import anthropic
 import openai
 import pytest
-from inprocess import KEY
 
-from sdk.loops import BROKEN, INTERIM, ITERATIONS, completion, joined, message, read_completion, read_message, request
+from inprocess import KEY
+from sdk.loops import (
+    BROKEN,
+    INTERIM,
+    ITERATIONS,
+    completion,
+    joined,
+    message,
+    read_completion,
+    read_message,
+    request,
+    unwatched,
+)
 
 every_interim = pytest.mark.parametrize("interim", INTERIM)
 every_length = pytest.mark.parametrize("model", ITERATIONS)
@@ -72,7 +84,7 @@ class Plain:
 
 @every_interim
 @every_length
-def test_anthropic_stream_helper(claude, interim, model):
+def test_anthropic_stream_helper(claude: dict[str, anthropic.Anthropic], interim: str, model: str) -> None:
     """`messages.stream().get_final_message()`: content, stop reason, usage."""
     with claude[interim].messages.stream(**request("messages", model)) as stream:
         got = stream.get_final_message()
@@ -81,7 +93,7 @@ def test_anthropic_stream_helper(claude, interim, model):
 
 @every_interim
 @every_length
-async def test_anthropic_stream_helper_async(urls, interim, model):
+async def test_anthropic_stream_helper_async(urls: dict[str, str], interim: str, model: str) -> None:
     """The same with the asynchronous client."""
     async with (
         anthropic.AsyncAnthropic(base_url=urls[interim], **OPTIONS) as client,
@@ -93,7 +105,7 @@ async def test_anthropic_stream_helper_async(urls, interim, model):
 
 @every_interim
 @every_length
-def test_anthropic_events(claude, interim, model):
+def test_anthropic_events(claude: dict[str, anthropic.Anthropic], interim: str, model: str) -> None:
     """A plain loop over `messages.create(stream=True)`."""
     kept = Plain()
     with claude[interim].messages.create(**request("messages", model), stream=True) as stream:
@@ -104,20 +116,19 @@ def test_anthropic_events(claude, interim, model):
 
 
 @every_length
-async def test_anthropic_events_async(urls, model):
+async def test_anthropic_events_async(urls: dict[str, str], model: str) -> None:
     """The same with the asynchronous client."""
     kept = Plain()
     async with anthropic.AsyncAnthropic(base_url=urls["stream"], **OPTIONS) as client:
-        async with await client.messages.create(**request("messages", model), stream=True) as stream:
-            async for event in stream:
-                kept.messages(event)
+        async for event in await client.messages.create(**request("messages", model), stream=True):
+            kept.messages(event)
     got, want = kept.against(message(model, "stream", streamed=True))
     assert got == want
 
 
 @every_interim
 @every_length
-def test_anthropic_json(claude, interim, model):
+def test_anthropic_json(claude: dict[str, anthropic.Anthropic], interim: str, model: str) -> None:
     """The call that is not streamed; under `always` and `never` it is what the stream told."""
     got = read_message(claude[interim].messages.create(**request("messages", model)).model_dump())
     assert got == message(model, interim, streamed=False)
@@ -130,7 +141,7 @@ def test_anthropic_json(claude, interim, model):
 
 @every_interim
 @every_length
-def test_openai_stream_helper(gpt, interim, model):
+def test_openai_stream_helper(gpt: dict[str, openai.OpenAI], interim: str, model: str) -> None:
     """`chat.completions.stream().get_final_completion()`: text, reasoning, calls, finish reason, usage."""
     with gpt[interim].chat.completions.stream(**request("chat_completions", model)) as stream:
         got = stream.get_final_completion()
@@ -139,7 +150,7 @@ def test_openai_stream_helper(gpt, interim, model):
 
 @every_interim
 @every_length
-async def test_openai_stream_helper_async(urls, interim, model):
+async def test_openai_stream_helper_async(urls: dict[str, str], interim: str, model: str) -> None:
     """The same with the asynchronous client."""
     async with (
         openai.AsyncOpenAI(base_url=f"{urls[interim]}/v1", **OPTIONS) as client,
@@ -151,7 +162,7 @@ async def test_openai_stream_helper_async(urls, interim, model):
 
 @every_interim
 @every_length
-def test_openai_chunks(gpt, interim, model):
+def test_openai_chunks(gpt: dict[str, openai.OpenAI], interim: str, model: str) -> None:
     """A plain loop over `chat.completions.create(stream=True)` with `include_usage`."""
     kept = Plain()
     with gpt[interim].chat.completions.create(**request("chat_completions", model), stream=True) as stream:
@@ -162,20 +173,19 @@ def test_openai_chunks(gpt, interim, model):
 
 
 @every_length
-async def test_openai_chunks_async(urls, model):
+async def test_openai_chunks_async(urls: dict[str, str], model: str) -> None:
     """The same with the asynchronous client."""
     kept = Plain()
     async with openai.AsyncOpenAI(base_url=f"{urls['stream']}/v1", **OPTIONS) as client:
-        async with await client.chat.completions.create(**request("chat_completions", model), stream=True) as stream:
-            async for chunk in stream:
-                kept.chat(chunk)
+        async for chunk in await client.chat.completions.create(**request("chat_completions", model), stream=True):
+            kept.chat(chunk)
     got, want = kept.against(completion(model, "stream", streamed=True))
     assert got == want
 
 
 @every_interim
 @every_length
-def test_openai_json(gpt, interim, model):
+def test_openai_json(gpt: dict[str, openai.OpenAI], interim: str, model: str) -> None:
     """The call that is not streamed; under `always` and `never` it is what the stream told."""
     body = request("chat_completions", model)
     del body["stream_options"]
@@ -188,39 +198,63 @@ def test_openai_json(gpt, interim, model):
 # --- errors and silence ---
 
 
+def listen(client: anthropic.Anthropic | openai.OpenAI, how: str, body: dict[str, Any], kept: Plain) -> None:
+    """Read a stream to its end, with the helper or with a plain loop; `kept` has the text so far."""
+    if isinstance(client, anthropic.Anthropic):
+        if how == "events":
+            for event in client.messages.create(**body, stream=True):
+                kept.messages(event)
+            return
+        with client.messages.stream(**body) as stream:
+            for event in stream:
+                if event.type == "text":
+                    kept.text += event.text
+            stream.get_final_message()
+    elif how == "events":
+        for chunk in client.chat.completions.create(**body, stream=True):
+            kept.chat(chunk)
+    else:
+        with client.chat.completions.stream(**body) as chunks:
+            for one in chunks:
+                if one.type == "content.delta":
+                    kept.text += one.delta
+            chunks.get_final_completion()
+
+
+@pytest.mark.parametrize("how", ["helper", "events"])
 @pytest.mark.parametrize("model", BROKEN)
-def test_anthropic_raises_what_goes_wrong_in_mid_stream(claude, model):
-    """Both ways of reading raise with the error's own words, and have the text so far."""
-    with pytest.raises(anthropic.APIStatusError, match=BROKEN[model]):  # noqa: SIM117 - the text is looked at inside
-        with claude["stream"].messages.stream(**request("messages", model)) as stream:
-            try:
-                stream.get_final_message()
-            finally:
-                assert stream.current_message_snapshot.content[0].text == "Seen."
+def test_anthropic_raises_what_goes_wrong_in_mid_stream(
+    claude: dict[str, anthropic.Anthropic], model: str, how: str
+) -> None:
+    """With the error's own words, behind the text so far; no block has to be closed for it."""
     kept = Plain()
     with pytest.raises(anthropic.APIStatusError, match=BROKEN[model]):
-        for event in claude["stream"].messages.create(**request("messages", model), stream=True):
-            kept.messages(event)
+        listen(claude["stream"], how, request("messages", model), kept)
     assert kept.text == "Seen."
 
 
+@pytest.mark.parametrize("how", ["helper", "events"])
 @pytest.mark.parametrize("model", BROKEN)
-def test_openai_raises_what_goes_wrong_in_mid_stream(gpt, model):
-    """Both ways of reading raise with the error's own words, and have the text so far."""
-    with pytest.raises(openai.APIError, match=BROKEN[model]):  # noqa: SIM117 - the text is looked at inside
-        with gpt["stream"].chat.completions.stream(**request("chat_completions", model)) as stream:
-            try:
-                stream.get_final_completion()
-            finally:
-                assert stream.current_completion_snapshot.choices[0].message.content == "Seen."
+def test_openai_raises_what_goes_wrong_in_mid_stream(gpt: dict[str, openai.OpenAI], model: str, how: str) -> None:
+    """With the error's own words, behind the text so far."""
     kept = Plain()
     with pytest.raises(openai.APIError, match=BROKEN[model]):
-        for chunk in gpt["stream"].chat.completions.create(**request("chat_completions", model), stream=True):
-            kept.chat(chunk)
+        listen(gpt["stream"], how, request("chat_completions", model), kept)
     assert kept.text == "Seen."
 
 
-def test_pings_are_as_if_absent(claude, gpt):
+@pytest.mark.parametrize("how", ["helper", "events"])
+def test_half_an_event_of_a_stream_that_nobody_watches(
+    claude: dict[str, anthropic.Anthropic], gpt: dict[str, openai.OpenAI], how: str
+) -> None:
+    """It has gone when upstream breaks off: Anthropic's SDK overlooks it, OpenAI's finds no JSON; both raise."""
+    with pytest.raises(anthropic.APIStatusError, match="broke off"):
+        listen(claude["stream"], how, unwatched("messages", "half"), Plain())
+    with pytest.raises(json.JSONDecodeError):
+        listen(gpt["stream"], how, unwatched("chat_completions", "half"), Plain())
+
+
+def test_pings_are_as_if_absent(claude: dict[str, anthropic.Anthropic], gpt: dict[str, openai.OpenAI]) -> None:
     """A stream with keepalives before the head and in the reply tells the same message."""
     with claude["stream"].messages.stream(**request("messages", "silent")) as stream:
         got = stream.get_final_message()

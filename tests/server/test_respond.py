@@ -75,7 +75,7 @@ async def run(work: Callable[[Responder], Awaitable[object]], client: Client) ->
     return await asyncio.create_task(task())
 
 
-async def test_a_whole_answer_is_one_head_and_one_body():
+async def test_a_whole_answer_is_one_head_and_one_body() -> None:
     """With its length and the request's id; nothing can be written behind it."""
     client = Client()
 
@@ -91,7 +91,7 @@ async def test_a_whole_answer_is_one_head_and_one_body():
     assert (client.body, client.complete) == (b"{}", True)
 
 
-async def test_a_stream_opens_once_and_closes_once():
+async def test_a_stream_opens_once_and_closes_once() -> None:
     """A second head and a second end are nothing; streams say that they must not be buffered."""
     client = Client()
 
@@ -109,7 +109,7 @@ async def test_a_stream_opens_once_and_closes_once():
     assert (client.body, client.complete, len(client.sent)) == (b"a", True, 3)
 
 
-async def test_an_aborted_answer_is_left_unfinished():
+async def test_an_aborted_answer_is_left_unfinished() -> None:
     """Nothing is written any more, so that the server cuts the connection."""
     client = Client()
 
@@ -127,7 +127,7 @@ async def test_an_aborted_answer_is_left_unfinished():
 # --- keepalive ---
 
 
-async def test_silence_opens_the_stream_and_repeats():
+async def test_silence_opens_the_stream_and_repeats() -> None:
     """The first ping is the first byte, behind a head of 200; the answer's own head is then nothing."""
     client = Client()
 
@@ -146,7 +146,7 @@ async def test_silence_opens_the_stream_and_repeats():
     assert client.body.endswith(b"data: 1\n\n")
 
 
-async def test_a_frame_puts_the_next_ping_off():
+async def test_a_frame_puts_the_next_ping_off() -> None:
     """Silence counts from the last byte."""
     client = Client()
     loop = asyncio.get_running_loop()
@@ -167,7 +167,7 @@ async def test_a_frame_puts_the_next_ping_off():
     assert at[1] - at[0] > 0.19
 
 
-async def test_no_ping_waits_behind_a_client_that_does_not_read():
+async def test_no_ping_waits_behind_a_client_that_does_not_read() -> None:
     """However long it does not: when it reads on, it gets the frame and no heap of pings."""
     client = Client()
 
@@ -187,7 +187,7 @@ async def test_no_ping_waits_behind_a_client_that_does_not_read():
     assert await run(work, client) is None
 
 
-async def test_a_whole_answer_wins_over_a_ping_that_is_due():
+async def test_a_whole_answer_wins_over_a_ping_that_is_due() -> None:
     """An error that is told as a status has no ping in front and none behind."""
     client = Client()
 
@@ -204,7 +204,7 @@ async def test_a_whole_answer_wins_over_a_ping_that_is_due():
 # --- interruptions ---
 
 
-async def test_time_out_cancels_and_says_why():
+async def test_time_out_cancels_and_says_why() -> None:
     """The exchange is cancelled at its limit; the reason is there to be told, in a last word."""
     client = Client()
 
@@ -221,7 +221,7 @@ async def test_time_out_cancels_and_says_why():
     assert (client.body, client.complete) == (b"event: error\n\n", True)
 
 
-async def test_a_client_that_leaves_cancels(monkeypatch):
+async def test_a_client_that_leaves_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is noticed without a byte being written."""
     monkeypatch.setattr(respond, "_LOOK_AFTER_SECONDS", 0.0)
     client = Client()
@@ -236,7 +236,7 @@ async def test_a_client_that_leaves_cancels(monkeypatch):
     assert await run(work, client) is None
 
 
-async def test_only_the_first_reason_counts():
+async def test_only_the_first_reason_counts() -> None:
     """Being drained while out of time is being out of time; the task is cancelled once."""
     client = Client()
 
@@ -251,7 +251,7 @@ async def test_only_the_first_reason_counts():
     assert await run(work, client) is None
 
 
-async def test_a_complete_answer_cannot_be_interrupted():
+async def test_a_complete_answer_cannot_be_interrupted() -> None:
     """What is done is done."""
     client = Client()
 
@@ -265,10 +265,16 @@ async def test_a_complete_answer_cannot_be_interrupted():
 
 
 @pytest.mark.parametrize("stalled_in", ["write", "close"])
-async def test_the_last_words_to_a_client_that_does_not_read_are_bounded(monkeypatch, stalled_in):
+async def test_the_last_words_to_a_client_that_does_not_read_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, stalled_in: str
+) -> None:
     """A time limit ends the exchange even if the client never reads another byte."""
     monkeypatch.setattr(respond, "_LAST_WORDS_SECONDS", 0.02)
     client = Client()
+
+    async def last_words(sink: Responder) -> None:
+        await sink.write(b"event: error\n\n")
+        await sink.close()
 
     async def work(sink: Responder) -> None:
         await sink.open(200, EVENTS)
@@ -278,14 +284,13 @@ async def test_the_last_words_to_a_client_that_does_not_read_are_bounded(monkeyp
             await (sink.write(b"data: 1\n\n") if stalled_in == "write" else sink.close())
         async with asyncio.timeout(2):
             with pytest.raises(ClientGone):
-                await sink.write(b"event: error\n\n")
-                await sink.close()
+                await last_words(sink)
 
     assert await run(work, client) is None
     assert client.body == b""
 
 
-async def test_the_last_words_do_not_wait_for_a_ping_that_hangs(monkeypatch):
+async def test_the_last_words_do_not_wait_for_a_ping_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ping that cannot leave holds the wire; the exchange ends all the same."""
     monkeypatch.setattr(respond, "_LAST_WORDS_SECONDS", 0.02)
     client = Client()
@@ -305,7 +310,7 @@ async def test_the_last_words_do_not_wait_for_a_ping_that_hangs(monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["write", "close", "open", "whole"])
-async def test_a_broken_pipe_is_a_client_that_is_gone(how):
+async def test_a_broken_pipe_is_a_client_that_is_gone(how: str) -> None:
     """Whatever was being sent."""
     client = Client()
 
@@ -319,7 +324,7 @@ async def test_a_broken_pipe_is_a_client_that_is_gone(how):
     assert isinstance(await run(work, client), ClientGone)
 
 
-async def test_a_broken_pipe_under_a_ping_cancels():
+async def test_a_broken_pipe_under_a_ping_cancels() -> None:
     """The exchange learns of it although it writes nothing itself."""
     client = Client()
     client.broken = True
@@ -333,7 +338,7 @@ async def test_a_broken_pipe_under_a_ping_cancels():
     assert await run(work, client) is None
 
 
-async def test_nothing_is_left_when_it_is_released():
+async def test_nothing_is_left_when_it_is_released() -> None:
     """No timer fires and no task lives on."""
     before = asyncio.all_tasks()
     client = Client()

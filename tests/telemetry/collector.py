@@ -75,6 +75,12 @@ class Collector:
     def all(self, name: str) -> list[Span]:
         return sorted((span for span in self.spans if span.name == name), key=lambda span: span.began)
 
+    def trace(self, trace_id: str) -> Collector:
+        """The spans of one trace, as a collector of their own."""
+        one = Collector()
+        one.spans = [span for span in self.spans if span.trace_id == trace_id]
+        return one
+
     def tree(self) -> list[str]:
         """One line per span, in the order of their beginning, indented below its parent."""
         below: dict[str, list[Span]] = {}

@@ -58,17 +58,19 @@ async def test_no_series_for_what_clients_make_up() -> None:
     """1,000 mistyped models and 1,000 users add not one series."""
     async with running(script=lambda _: END) as served:
 
-        async def few(number: int) -> None:
-            await ask(served, model=f"mistyped-{number}")
-            await ask(served, metadata={"user_id": f"user-{number}"}, user=f"user-{number}")
+        async def some(number: int) -> None:
+            mistyped, user = f"mistyped-{number}", f"user-{number}"
+            await asyncio.gather(ask(served, model=mistyped), ask(served, user=user, metadata={"user_id": user}))
 
-        await few(0)
+        await some(0)
         before = (await scraped(served)).count("\n")
-        for start in range(1, 1000, 50):
-            await asyncio.gather(*(few(number) for number in range(start, min(1000, start + 50))))
+        for start in range(1, 1000, 100):
+            await asyncio.gather(*(some(number) for number in range(start, min(1000, start + 100))))
         page = await scraped(served)
         assert page.count("\n") == before
-        assert 'loopway_requests_total{dialect="messages",model="other",status="404",stream="false"} 1000.0' in page
+        for model, status in (("other", 404), ("demo", 200)):
+            labels = f'dialect="messages",model="{model}",status="{status}",stream="false"'
+            assert f"loopway_requests_total{{{labels}}} 1000.0" in page
 
 
 SUBJECT = Subject(request_id="r", dialect="messages", began=0.0, model="m", known=True, route="/v1/messages")

@@ -105,19 +105,20 @@ CASES = {
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
-@pytest.mark.parametrize("case", CASES)
-async def test_tree(case: str, stream: bool, traced: Traced) -> None:
+async def test_tree(stream: bool, traced: Traced) -> None:
     """An exchange is one trace: the request, its iterations, and below each its call and its tools as siblings."""
-    script, tree, outcomes = CASES[case]
-    loop = {"max_agentic_loops": 1} if case == "a limit abort" else {}
-    async with traced(hooks=[Puppet(), lookup], script=script, loop=loop) as (served, collector):
-        await ask(served, stream=stream)
+    models = [{"name": name, "upstream": "here"} for name in CASES]
+    models[list(CASES).index("a limit abort")]["max_agentic_loops"] = 1  # type: ignore[assignment]
+    scripts = {name: script for name, (script, _, _) in CASES.items()}
+    async with traced({"models": models}, hooks=[Puppet(), lookup], script=scripts) as (served, collector):
+        ids = {name: (await ask(served, stream=stream, model=name)).headers["x-trace-id"] for name in CASES}
         served.gateway.flush()
-        assert collector.tree() == tree
-        assert len({span.trace_id for span in collector.spans}) == 1
-        iterations = collector.all("agentic_loop.iteration")
-        assert [one["loopway.loop.outcome"] for one in iterations] == outcomes
-        assert [one["loopway.loop.depth"] for one in iterations] == list(range(len(iterations)))
+    for name, (_, tree, outcomes) in CASES.items():
+        trace = collector.trace(ids[name])
+        assert [line.replace(f"chat {name}", "chat demo") for line in trace.tree()] == tree, name
+        iterations = trace.all("agentic_loop.iteration")
+        assert [one["loopway.loop.outcome"] for one in iterations] == outcomes, name
+        assert [one["loopway.loop.depth"] for one in iterations] == list(range(len(iterations))), name
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ async def test_call(traced: Traced) -> None:
             "gen_ai.request.stop_sequences": ["."],
             "openai.request.service_tier": "auto",
             "gen_ai.response.model": "demo",
-            "gen_ai.response.finish_reasons": ["end"],
+            "gen_ai.response.finish_reasons": ["end_turn"],
             "gen_ai.usage.input_tokens": 21,
             "gen_ai.usage.output_tokens": 5,
             "gen_ai.usage.cache_read.input_tokens": 7,
@@ -501,10 +502,13 @@ async def test_values_that_no_exporter_can_encode(traced: Traced) -> None:
     """Numbers and types that a client or an upstream makes up cost no span."""
     usage = {"input_tokens": 10**30, "output_tokens": 1}
     async with traced(hooks=[Puppet()], script=[Reply(text("x"), usage=usage)]) as (served, collector):
-        await ask(served, temperature={"a": 1}, top_k=10**30, stop_sequences=[1, None], seed=True)
+        await ask(
+            served, temperature={"a": 1}, top_p=True, top_k=2**64 - 1, seed=2**63, stop_sequences=[1, None], n=True
+        )
         served.gateway.flush()
         chat = collector.one("CLIENT")
-        assert not {"gen_ai.request.temperature", "gen_ai.request.top_k", "gen_ai.request.seed"} & set(chat.attributes)
+        sent = {name for name in chat.attributes if name.startswith("gen_ai.request.")}
+        assert sent == {"gen_ai.request.model", "gen_ai.request.max_tokens"}
         assert chat["gen_ai.usage.input_tokens"] == 2**63 - 1
 
 
@@ -536,6 +540,7 @@ async def test_parameters_are_read_for_recorded_calls_only(traced: Traced, monke
 
 async def test_dead_collector(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a collector at the endpoint requests are answered, and the flush ends in its time."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     async with traced(script=[END]) as (served, collector):
         monkeypatch.setattr(collector, "take", None)
         assert (await ask(served)).status_code == 200

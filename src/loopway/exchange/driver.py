@@ -391,6 +391,7 @@ class Driver:
         dialect, sink, request_id = exchange.dialect, exchange.sink, exchange.subject.request_id
         status = status_of(error, dialect)
         exchange.failed(error, status)
+        before = sink.interrupted
         try:
             if not sink.opened:
                 await sink.whole(status, _failure_headers(exchange, error), dialect.error_body(error, request_id))
@@ -401,6 +402,13 @@ class Driver:
                 sink.abort()
         except ClientGone:
             exchange.gone = exchange.phase
+        except asyncio.CancelledError:
+            if sink.interrupted is before:
+                raise
+            exchange.gone = exchange.phase  # it was told, did not read, and left or was out of time
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
 
 
 _STREAM_MODES: dict[str, StreamMode] = {"merged": "merged", "appended": "appended"}

@@ -169,6 +169,8 @@ def _result(returned: Any) -> ToolResult:
 def _capped(content: str | list[dict[str, Any]], most: int) -> str | list[dict[str, Any]]:
     """A result of at most so many characters of text; a cut one says so."""
     if isinstance(content, str):
+        if not content.isascii():
+            content = content.encode(errors="replace").decode()  # half a surrogate pair, as in odd file names
         if len(content) <= most:
             return content
         return content[:most] + f"\n[cut: {len(content) - most} of {len(content)} characters left out]"

@@ -342,13 +342,15 @@ class Tracing:
             told["gen_ai.response.id"] = _text(note.response_id)
         if note.response_model:
             told["gen_ai.response.model"] = _text(note.response_model)
-        if note.finish:
-            told["gen_ai.response.finish_reasons"] = [_text(note.finish)]
+        value = note.value() if note.value is not None else {}
+        finish = _finish(value) or note.finish
+        if finish:
+            told["gen_ai.response.finish_reasons"] = [_text(finish)]
         for kind, number in note.usage.items():
             if kind in _TOKENS:
                 told[_TOKENS[kind]] = _bounded(number)
-        if self._capture and note.value is not None:
-            told.update(content.of_reply(note.value(), note.finish))
+        if self._capture and value:
+            told.update(content.of_reply(value, finish))
         if note.fault is not None:
             told["error.type"] = "upstream_broken"
         self._end_chat(held, told, note.fault or "", failed=note.fault is not None)
@@ -464,6 +466,14 @@ _HTTP = {
     "client": "client.address",
     "user_agent": "user_agent.original",
 }
+
+
+def _finish(value: Mapping[str, Any]) -> str:
+    """How a reply ended, in its dialect's own word."""
+    choices = value.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else value
+    finish = (first.get("stop_reason") or first.get("finish_reason")) if isinstance(first, dict) else None
+    return finish if isinstance(finish, str) else ""
 
 
 def _parameters(sent: Mapping[str, Any]) -> Attributes:

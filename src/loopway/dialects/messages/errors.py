@@ -41,7 +41,9 @@ _SHAPE = msgspec.json.Decoder(_Shape)
 
 
 def body(error: ExchangeError, request_id: str) -> bytes:
-    """An error as a JSON body; what an upstream refused with is its own body, unchanged."""
+    """An error as a JSON body; what an upstream refused with, or reported before all else, is its own, unchanged."""
+    if isinstance(error, Reported) and _in_shape(error.data):
+        return error.data
     return error.body if isinstance(error, Refused) else _built(error, request_id)
 
 

@@ -137,8 +137,8 @@ class Connection:
                         first = False
                     else:
                         self.stale()
-                    async for _ in events:
-                        self.stale()
+                    async for _ in events:  # each reaches `_heard` as well; here only the end counts
+                        pass
             except ListenNotSupportedError:
                 break
             except (SubscriptionLost, MCPError, TimeoutError):

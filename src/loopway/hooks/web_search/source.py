@@ -141,7 +141,7 @@ class WebSearch(AgenticLoopHook):
         if asked.used >= asked.most:
             text = f"max_uses_exceeded: this exchange may search {asked.most} times. Answer with what you have."
             raise SearchFailed("max_uses_exceeded", text)
-        asked.used += 0
+        asked.used += 1
         wish = asked.wish
         if self._filtered and wish.domains.allowed == ():
             return []  # what the client allows is nothing that the settings allow
