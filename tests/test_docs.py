@@ -349,7 +349,7 @@ def row_of(failure: errors.ExchangeError) -> list[str]:
 
 def test_paths() -> None:
     """docs/http.md has every path that the gateway answers, and no other."""
-    listed = {path for _, path in re.findall(r"`(GET|POST|HEAD) (/[\w/{}]*)`", HTTP)}
+    listed = {path for _, path in re.findall(r"`(GET|POST|HEAD) (/[\w/{}.]*)`", HTTP)}
     config = {"auth": {"mode": "open"}, **WHOLE, "server": {"admin_port": None}}
     served = {re.sub(r"\{\w+:path\}", "{id}", route.path) for route in create_app(config).routes}
     assert listed == served

@@ -23,7 +23,7 @@ from loopway.server.openapi import document
 from loopway.testing import Recorded, Reply, ScriptedModel, call, text
 
 KEY = "the-key-of-the-document"
-EXAMPLES = 60
+EXAMPLES = 25
 """Requests per operation."""
 CHECKS = (
     "not_a_server_error",
@@ -45,6 +45,8 @@ HOOK = "from loopway.demo import Weather\n\nhook = Weather()\n"
 
 
 def _reply(request: Recorded) -> Reply:
+    if request.dialect == "other":
+        return Reply(error=(200, {"input_tokens": 1}))
     return Reply(call(TOOL, {"city": "Oslo"})) if request.number % 3 else Reply(text("fine"))
 
 
@@ -86,7 +88,11 @@ def test_no_answer_is_undescribed(url: str) -> None:
     known = pytest.importorskip("schemathesis.checks")
     known.load_all_checks()
     checks = known.CHECKS.get_by_names(CHECKS)
-    loaded = schemathesis.openapi.from_dict(document())
+    described = document()
+    for path in described["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("default", None)  # the upstream here has no errors of its own
+    loaded = schemathesis.openapi.from_dict(described)
     tried = 0
     for result in loaded.get_all_operations():
         operation = result.ok()

@@ -372,7 +372,7 @@ async def test_the_model_fetches_a_text_back(dialect: str, *, stream: bool) -> N
                         message = await events.get_final_message()
                 else:
                     message = await client.messages.create(**body)
-                said = [block.to_dict() for block in message.content]
+                said: list[Any] = [block.to_dict() for block in message.content]
         else:
             async with openai.AsyncOpenAI(base_url=run.url + "/v1", api_key=KEY, max_retries=0) as other:
                 if stream:

@@ -54,7 +54,7 @@ class Splicer(Protocol):
 
         Args:
             holds: Which tool calls wait for `drop` or `finish`; the others leave at once.
-            everything: Hold text and thinking, too.
+            everything: Hold text, thinking and all calls.
             counted: Whether its usage counts; false for what no model call made.
         """
         ...

@@ -15,6 +15,15 @@ K = TypeVar("K", bound=Hashable)
 
 _MOST_WORDS = 64
 _WORD = re.compile(r"\w+")
+_COMMON = frozenset(
+    _WORD.findall(
+        "a about after all an and any are as at be been but by can could did do does for from get give had has "
+        "have he her him his how i if in into is it its let make me my no not of on or our out please she should "
+        "so some tell than that the their them then there these they this those to up us was we were what when "
+        "where which who why will with would you your "
+    )
+)
+"""English words that say nothing of what is asked; they are left out of questions that have others."""
 # Scripts that put no space between words: kana, Han and Hangul.
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
 
@@ -82,7 +91,8 @@ class Ranking(Generic[K]):
 
         Equal scores keep the order in which the texts were added.
         """
-        asked = " OR ".join(f'"{word}"' for word in words(question))
+        every = words(question)
+        asked = " OR ".join(f'"{word}"' for word in [word for word in every if word not in _COMMON] or every)
         if not asked or most < 1:
             return []
         with self._lock:

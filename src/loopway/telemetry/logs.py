@@ -6,8 +6,12 @@ file must not know how notes come about.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
+import select
+import stat
 import sys
 import threading
 from collections.abc import MutableMapping
@@ -23,6 +27,10 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 _ERROR_STATUS = 400
 _SERVER_ERROR = 500
 _LONGEST_TEXT = 500
+_PIECE = 1024
+"""Characters that are written at once: at most 4096 bytes, which a pipe that can be written takes without waiting."""
+_PATIENCE_MILLISECONDS = 100
+"""How long the first line waits that the stream does not take at once."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 
@@ -38,6 +46,7 @@ def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: Tex
     out = stream if stream is not None else sys.stderr
     text = form == "text" or (form == "auto" and out.isatty())
     number = getattr(logging, level.upper())
+    lines = _Lines(out)
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -48,10 +57,10 @@ def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: Tex
     structlog.configure(
         processors=[*shared, _bounded, structlog.processors.format_exc_info, render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=_Lines(out),
+        logger_factory=lines,
         cache_logger_on_first_use=False,
     )
-    handler = _Handler(out)
+    handler = _Handler(lines)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -69,11 +78,23 @@ def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: Tex
 
 
 class _Lines:
-    """Writes lines to a stream, and goes on when the stream cannot take them (a closed pipe, a full disk)."""
+    """Writes lines to a stream, and goes on when the stream cannot take them.
+
+    That is a closed pipe, a full disk, or a pipe that nobody empties, which would hold up every exchange. Then lines are
+    lost, and the next one that goes out says how many.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.Lock()
+        self._lost = 0
+        self._broken_off = False
+        self._poll: select.poll | None = None
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # no file is behind it, or it is closed
+            number = stream.fileno()
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                self._poll = select.poll()
+                self._poll.register(number, select.POLLOUT)
 
     def __call__(self, *_: Any) -> _Lines:
         return self
@@ -82,19 +103,42 @@ class _Lines:
         """Write a line."""
         with self._lock:
             try:
-                self._stream.write(line + "\n")
-                self._stream.flush()
+                if self._lost and self._takes():
+                    lost, self._lost = self._lost, 0
+                    begin = "\n" if self._broken_off else ""
+                    self._write(f'{begin}{{"event": "log_lines_lost", "level": "warning", "lines": {lost}}}\n')
+                self._write(line + "\n")
             except (OSError, ValueError):  # ValueError: it is closed
                 pass
+
+    def _write(self, text: str) -> None:
+        self._broken_off = False
+        for place in range(0, len(text), _PIECE):
+            if not self._takes():
+                self._lost += 1
+                self._broken_off = place > 0
+                return
+            self._stream.write(text[place : place + _PIECE])
+            self._stream.flush()
+
+    def _takes(self) -> bool:
+        """Whether a piece can be written at once. Waits a little, but not again while lines are lost."""
+        return self._poll is None or bool(self._poll.poll(0 if self._lost else _PATIENCE_MILLISECONDS))
 
     debug = info = warning = error = critical = exception = msg
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+class _Handler(logging.Handler):
     """Lines of libraries, to the same stream."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the standard library's name
-        """Nobody is left to be told."""
+    def __init__(self, lines: _Lines) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line. What cannot be formatted is left out: nobody is left to be told."""
+        with contextlib.suppress(Exception):
+            self._lines.msg(self.format(record))
 
 
 class Logs:

@@ -473,17 +473,18 @@ def test_holds_is_asked_once_per_call() -> None:
 
 
 def test_everything_is_held() -> None:
-    """With `everything`, texts wait for the end, calls of the client's do not, and no text is lost."""
+    """With `everything`, texts and all calls wait for the end, and nothing is lost."""
     made = CHAT_COMPLETIONS.splicer(usage="sum", include_usage=False)
     made.begin(ours, everything=True)
     out = fed(
         made, chunk({"role": "assistant", "content": "a"}), chunk({"reasoning_content": "r", **begun("cli", "{}")})
     )
-    assert (b"cli" in out[1], CHAT_GRAMMAR.text(frames_of(b"".join(out)))) == (True, "")
+    assert out == [b"", b""]
     wire = b"".join(out) + b"".join(fed(made, chunk({"content": "b"}, "tool_calls"))) + made.finish(client)
     assert CHAT_GRAMMAR.breaches(frames_of(wire), ended=True) == []
     message = CHAT_GRAMMAR.fold(frames_of(wire))["message"]
     assert (message["content"], message["reasoning_content"]) == ("ab", "r")
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["cli"]
 
 
 def test_frames_of_a_shape_are_told_from_others() -> None:

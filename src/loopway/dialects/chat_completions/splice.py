@@ -314,7 +314,7 @@ class ChatSplicer:
         for place, (raw, fragment) in enumerate(found):
             call = self._calls.of(fragment, legacy=legacy)
             if call.held is None and call.name:
-                call.held = self._holds(call.name)
+                call.held = self._everything or self._holds(call.name)
             if call.held is False:
                 late, call.waiting = call.waiting, []
                 going += [call.told(*fragment_of(waiting, legacy=legacy), self._numbers) for waiting in late]
@@ -338,16 +338,10 @@ class ChatSplicer:
         """What goes of a chunk with calls."""
         if not going:
             return self._rest(frame, data, draft)
-        if not self._everything and going == [raw for raw, _ in found]:
+        if going == [raw for raw, _ in found]:
             return self._sent(frame, data, draft, {})
         pieces = going[0] if name is None else b"[" + b",".join(going) + b"]"
-        calls = {name or "function_call": msgspec.Raw(pieces)}
-        if not self._everything:
-            return self._sent(frame, data, draft, calls)
-        if draft.says_beside(*_CALLS):
-            self._rest(frame, data, draft)
-        draft.delta = Members.parse(b"{}" if self._role_sent else b'{"role":"assistant"}')
-        return self._sent(frame, data, draft, calls)
+        return self._sent(frame, data, draft, {name or "function_call": msgspec.Raw(pieces)})
 
     def _look_at_call(self, data: bytes, call: Call, raw: bytes, fragment: Fragment, sent: bytes | None) -> None:
         """Look for the shape of the fragments that follow: those that only go on with the arguments."""
