@@ -25,6 +25,36 @@ TOOL = "get_weather"
 _PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _REPORTS = {"Oslo": "4 degrees and light rain", "Taipei": "27 degrees and sun", "Nairobi": "22 degrees and clouds"}
 _CITY = re.compile(r"\bin (\w+)")
+_QUESTION = "When does Loopway send a keepalive in a stream?"
+_COMMON = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "can",
+        "do",
+        "does",
+        "how",
+        "i",
+        "in",
+        "is",
+        "it",
+        "loopway",
+        "of",
+        "on",
+        "or",
+        "that",
+        "the",
+        "to",
+        "what",
+        "when",
+        "where",
+        "which",
+        "why",
+        "with",
+    ]
+)
 
 
 class Weather(AgenticLoopHook):
@@ -87,12 +117,18 @@ def report(arguments: dict[str, Any]) -> str:
 
 
 def model_says(request: Recorded) -> Reply:
-    """The scripted model: it calls the tool, and answers with the tool's result once that is there."""
+    """The scripted model: it calls a tool, and answers with the tool's result once that is there."""
     last = request.body["messages"][-1]
     result = _result_of(last)
+    if result is not None and result.startswith("Results of the search"):
+        return Reply(text(_told(result), pieces=12), usage={"input_tokens": 900, "output_tokens": 80})
     if result is not None:
         city, _, weather = result.partition(": ")
         return Reply(text(f"In {city} it is {weather}.", pieces=6), usage={"input_tokens": 60, "output_tokens": 14})
+    asked = _words_of(last)
+    if "loopway" in asked.lower():
+        query = " ".join(word for word in re.findall(r"\w+", asked.lower()) if word not in _COMMON)
+        return Reply(text("Let me search the documentation.", pieces=4), call("web_search", {"query": query}))
     found = _CITY.search(json.dumps(last.get("content"), ensure_ascii=False))
     city = found[1] if found else "Oslo"
     return Reply(
@@ -100,6 +136,21 @@ def model_says(request: Recorded) -> Reply:
         call(TOOL, {"city": city}),
         usage={"input_tokens": 30, "output_tokens": 20},
     )
+
+
+def _words_of(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else [{"text": content}]
+    return " ".join(str(block.get("text") or "") for block in blocks)
+
+
+def _told(result: str) -> str:
+    """The first paragraph of the best result, and where it stands."""
+    _, _, best = result.partition("[1] ")
+    title, _, rest = best.partition("\n")
+    address, _, passage = rest.partition("\n")
+    paragraph = " ".join(passage.strip().partition("\n\n")[0].split())
+    return f"{paragraph} ({title}, {address})" if paragraph else "The documentation does not say."
 
 
 def _result_of(message: dict[str, Any]) -> str | None:
@@ -138,6 +189,7 @@ async def _serve(port: int) -> None:
             "auth": {"mode": "open"},
             "upstreams": {"scripted": {"base_url": model.url, "dialects": ["messages", "chat_completions"]}},
             "models": [{"name": MODEL, "upstream": "scripted"}],
+            "hooks": [{"web_search": {"provider": "local"}}],
         }
         gateway = build(config, hooks=[Weather()], adjust=lambda settings: at_address(settings, port=port))
         listening = serving.bind(HOST, port)
@@ -154,14 +206,16 @@ def _curl(url: str, *, stream: bool = False) -> str:
     body: dict[str, Any] = {"model": MODEL, "max_tokens": 200}
     if stream:
         body["stream"] = True
-    body["messages"] = [{"role": "user", "content": "How is the weather in Oslo?"}]
+    question = _QUESTION if stream else "How is the weather in Oslo?"
+    body["messages"] = [{"role": "user", "content": question}]
     words = json.dumps(body, separators=(",", ":"))
     return f"curl -{'N' if stream else 'i'} {url}/v1/messages -H 'content-type: application/json' -d '{words}'"
 
 
 _TEXT = """\
 Loopway's demo: the gateway on {url}, over a scripted model in this process. No key, no network.
-The model calls the tool get_weather. A hook in the gateway answers the call and runs the model again.
+The model calls tools that the gateway answers: get_weather, a hook written by hand, and web_search, the built-in
+search, here over Loopway's own documentation. Then the gateway runs the model again.
 
 One answer, in JSON:
 
@@ -169,7 +223,7 @@ One answer, in JSON:
 
 Look for: `x-loopway-iterations: 2`, stop_reason `end_turn`, the weather in the text, no tool call.
 
-The same as a stream:
+A question about Loopway, answered from its own documentation, as a stream:
 
   {stream}
 

@@ -38,7 +38,7 @@ _IDLE_SECONDS = 75
 _HEAD_SECONDS = 30
 """How long the head of a request may take to come in."""
 _LARGEST_HEAD = 64 * 1024
-"""Bytes that the head of a request may have, and so may what stands behind a piece of its body. One read more passes."""
+"""Bytes that a request's head may have, and so may what stands behind a piece of its body. One read more passes."""
 _TICKS_PER_LOOK = 50
 """Connections are looked at once in so many of uvicorn's ticks, which are a tenth of a second."""
 _LINGER_SECONDS = 2.0

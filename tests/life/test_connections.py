@@ -94,7 +94,9 @@ async def test_half_a_head_is_no_idle_connection(gateway: Any, cut: int, *, read
     (connection,) = serving._main.server_state.connections
     peer.writer.write(post(0)[:cut])
     while read and not connection._in_head:
-        await peer.writer.drain()  # a turn of the loop
+        other = await connect()  # a whole answer later
+        other.writer.write(READY)
+        await other.answer()
     assert connection._unread() is not read
     serving.start_draining()
     peer.writer.write(post(0)[cut:])

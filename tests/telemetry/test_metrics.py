@@ -168,8 +168,8 @@ async def test_overhead_has_no_waiting_in_it() -> None:
         labels = ("messages", "demo")
         total = values(served.gateway.metrics, "loopway_request_duration_seconds_sum")[labels]
         overhead = values(served.gateway.metrics, "loopway_overhead_seconds_sum")[labels]
-        assert total > 0.9
-        assert 0 < overhead < 0.25
+        waited = 0.3 + 0.3 + 0.3  # two model calls, and four tools at once
+        assert 0 < overhead <= total - waited + 0.01
 
 
 @pytest.mark.parametrize("hooks", [[Puppet()], []], ids=["watched", "passed on"])
