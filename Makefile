@@ -34,9 +34,8 @@ test: $(VENV)/.test  ## Run every test; a warning is an error (ARGS="-k word")
 cov: $(VENV)/.test  ## Run every test, and show the lines that none has run
 	$(BIN)/python -m pytest --cov --cov-report=term-missing $(ARGS)
 
-bench: $(VENV)/.core  ## Run every program in benchmarks/
-	@ls benchmarks/*.py >/dev/null 2>&1 || { echo 'benchmarks/ holds no program yet'; exit 1; }
-	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+bench: $(VENV)/.core  ## Measure against a bare forwarder; needs wrk and nginx (ARGS="--only rerun")
+	$(BIN)/python benchmarks/run.py $(ARGS)
 
 image:  ## Build the container image with docker, podman or buildah (IMAGE=loopway)
 	@test -f Dockerfile || { echo 'there is no Dockerfile yet'; exit 1; }

@@ -26,35 +26,7 @@ _PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "re
 _REPORTS = {"Oslo": "4 degrees and light rain", "Taipei": "27 degrees and sun", "Nairobi": "22 degrees and clouds"}
 _CITY = re.compile(r"\bin (\w+)")
 _QUESTION = "When does Loopway send a keepalive in a stream?"
-_COMMON = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "can",
-        "do",
-        "does",
-        "how",
-        "i",
-        "in",
-        "is",
-        "it",
-        "loopway",
-        "of",
-        "on",
-        "or",
-        "that",
-        "the",
-        "to",
-        "what",
-        "when",
-        "where",
-        "which",
-        "why",
-        "with",
-    ]
-)
+_COMMON = re.compile(r"(a|an|and|are|can|do|does|how|in|is|it|loopway|of|on|or|the|to|what|when|why)")
 
 
 class Weather(AgenticLoopHook):
@@ -127,7 +99,7 @@ def model_says(request: Recorded) -> Reply:
         return Reply(text(f"In {city} it is {weather}.", pieces=6), usage={"input_tokens": 60, "output_tokens": 14})
     asked = _words_of(last)
     if "loopway" in asked.lower():
-        query = " ".join(word for word in re.findall(r"\w+", asked.lower()) if word not in _COMMON)
+        query = " ".join(word for word in re.findall(r"\w+", asked.lower()) if not _COMMON.fullmatch(word))
         return Reply(text("Let me search the documentation.", pieces=4), call("web_search", {"query": query}))
     found = _CITY.search(json.dumps(last.get("content"), ensure_ascii=False))
     city = found[1] if found else "Oslo"

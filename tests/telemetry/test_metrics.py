@@ -18,12 +18,13 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
 from loopway import server_tool
 from loopway.engine.notes import CallEnded, CallFailed, Ended, HookRan, ReplyCame, Subject, ToolRan
-from loopway.telemetry.metrics import Metrics
+from loopway.telemetry.metrics import MOST_TOOLS, Metrics
 from loopway.testing import Reply, ScriptedModel, call, cut, hold, text
 from running import Running
 from served import Served, running
@@ -31,6 +32,18 @@ from telemetry.conftest import Traced
 from telemetry.test_tracing import END, Puppet, ask, body, does
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def test_tools_that_are_learned_are_bounded() -> None:
+    """MCP servers may offer tools without end; the labels end."""
+    metrics = made()
+    subject = Subject(request_id="r", dialect="messages", began=0.0, model="m", known=True)
+    for number in range(MOST_TOOLS + 50):
+        metrics(subject, ToolRan(f"tool{number}", "ok", 0.1, 0, "c"))
+    page = generate_latest(metrics.registry).decode()
+    assert 'tool="tool1"' in page
+    assert f'tool="tool{MOST_TOOLS + 20}"' not in page
+    assert 'tool="other"' in page
 
 
 def made(**more: Any) -> Metrics:
@@ -81,7 +94,7 @@ UNKNOWN = [
     (CallEnded(0, "u", 999, 0.1), "loopway_upstream_requests_total", ("u", "other")),
     (CallEnded(0, "u", 0, 0.1, "upstream_timeout"), "loopway_upstream_requests_total", ("u", "upstream_timeout")),
     (HookRan("who", "plan", 0.1, 0, "X"), "loopway_hook_errors_total", ("other", "plan")),
-    (ToolRan("who", "ok", 0.1, 0, "c"), "loopway_tool_calls_total", ("other", "ok")),
+    (ToolRan("learned", "ok", 0.1, 0, "c"), "loopway_tool_calls_total", ("learned", "ok")),
     (
         CallFailed(0, "u", "wire", 0.1, "made up"),
         "gen_ai_client_operation_duration_seconds_count",

@@ -59,6 +59,8 @@ ERRORS = frozenset(
 """What `error_type` and a `status` without an HTTP status can be, beside HTTP statuses."""
 TOKENS = ("input", "output", "cache_read", "cache_creation", "reasoning")
 OTHER = "other"
+MOST_TOOLS = 200
+"""Names of tools that become labels."""
 
 _STATUSES = range(100, 600)
 _TOOL_ERRORS = {"ok": "", "error": "tool_error", "timeout": "timeout", "cancelled": "cancelled"}
@@ -116,7 +118,7 @@ class Metrics:
         self._upstream_models = frozenset(upstream_models)
         self._hooks = frozenset(hooks)
         self._upstreams = frozenset(upstreams)
-        self._tools = frozenset(tools)
+        self._tools = set(tools)
         self._provider = provider
         self._children: dict[tuple[Any, ...], Any] = {}
         self._exchanges: dict[tuple[str, str], _Exchange] = {}
@@ -282,8 +284,19 @@ class Metrics:
         if note.error is not None:
             self._child(self.hook_errors, name, note.phase).inc(1, subject.state.get("exemplar"))
 
+    def _tool(self, name: str) -> str:
+        """A tool's name as a label.
+
+        Only what an operator's sources offer is ever run; what MCP servers offer later is taken up to a bound.
+        """
+        if name not in self._tools:
+            if len(self._tools) >= MOST_TOOLS:
+                return OTHER
+            self._tools.add(name)
+        return name
+
     def _tool_ran(self, subject: Subject, note: ToolRan) -> None:
-        name = note.tool if note.tool in self._tools else OTHER
+        name = self._tool(note.tool)
         self._child(self.tool_calls, name, note.result).inc()
         error = _TOOL_ERRORS.get(note.result, OTHER)
         self._child(self.tool_duration, name, error).observe(note.seconds, subject.state.get("exemplar"))
