@@ -10,7 +10,7 @@ UV := $(shell uv pip install --help 2>/dev/null | grep -q -e '--group' && comman
 INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check fix test cov bench image
+.PHONY: help demo check fix test cov bench soak fuzz audit sbom lock chart image
 
 help:  ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,30 @@ cov: $(VENV)/.test  ## Run every test, and show the lines that none has run
 
 bench: $(VENV)/.core  ## Measure against a bare forwarder; needs wrk and nginx (ARGS="--only rerun")
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+soak: $(VENV)/.test  ## Mixed load with faults for a minute; ARGS="--seconds 3600" for an hour
+	$(BIN)/python benchmarks/soak.py $(ARGS)
+
+fuzz: $(VENV)/.test  ## Feed the readers random bytes for a while
+	$(BIN)/python -m pytest -q tests/fuzz --hypothesis-profile=long $(ARGS)
+
+audit: $(VENV)/.core  ## Look for known vulnerabilities in what is installed
+	@$(INSTALL) pip-audit
+	$(BIN)/pip-audit --skip-editable
+
+sbom: $(VENV)/.core  ## Write sbom.json (CycloneDX) of what is installed
+	@$(INSTALL) cyclonedx-bom
+	$(BIN)/cyclonedx-py environment $(BIN)/python --output-reproducible -o sbom.json
+
+lock: $(VENV)/.core  ## Renew requirements/*.txt, which the image installs
+	@$(INSTALL) uv
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra all --universal --python-version 3.11 --generate-hashes \
+		--custom-compile-command "make lock" -o requirements/lock.txt
+	$(BIN)/uv pip compile --quiet requirements/build.in --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --custom-compile-command "make lock" -o requirements/build.txt
+
+chart: $(VENV)/.test  ## Renew what is generated in helm/loopway, after a change of values.yaml or the settings
+	$(BIN)/python helm/generate.py
 
 image:  ## Build the container image with docker, podman or buildah (IMAGE=loopway)
 	@test -f Dockerfile || { echo 'there is no Dockerfile yet'; exit 1; }

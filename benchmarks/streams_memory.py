@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -115,13 +116,15 @@ def gateway(model_port: int) -> Iterator[tuple[int, int]]:
         try:
             for line in process.stdout:
                 if '"ready"' in line:
+                    # A log that nobody reads would stop the gateway.
+                    threading.Thread(target=process.stdout.read, daemon=True).start()
                     yield process.pid, int(json.loads(line)["url"].rsplit(":", 1)[1])
                     break
             else:
                 raise RuntimeError("the gateway did not start")
         finally:
             process.terminate()
-            process.communicate(timeout=60)
+            process.wait(timeout=60)
 
 
 def memory(pid: int, name: str = "VmRSS") -> float:
