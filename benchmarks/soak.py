@@ -1,9 +1,9 @@
-"""Mixed load with faults for a time: memory, descriptors and tasks of the gateway at the start, in the middle, at the end.
+"""Mixed load with faults for a time: what the gateway holds of memory, descriptors and tasks, three times.
 
 Usage: python benchmarks/soak.py [SECONDS] [WIDTH]    (default: 60 seconds, 24 clients; `make soak SECONDS=3600`)
 
-The gateway is a process of its own; clients, models and faults are in this one. At each of the three moments the load
-stands still. It fails (exit code 1) if the gateway has grown, or if an answer was not the one that its kind has.
+The gateway is a process of its own; clients, models and faults are in this one. At the start, in the middle and at the
+end the load stands still. It fails (exit code 1) if the gateway has grown, or if an answer was not the one of its kind.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Faulty(AgenticLoopHook):
             return f"{len(asyncio.all_tasks())} {len(gc.get_objects())}"
         return data
 
-    async def async_should_run_agentic_loop(self, response, model, messages, tools, stream, custom_llm_provider, kwargs):
+    async def async_should_run_agentic_loop(self, response, **given):
         return "faulty" in str(response), {}
 
     async def async_build_agentic_loop_plan(self, **given):
@@ -78,7 +78,10 @@ def script(one: Recorded) -> Reply:
     begins = one.body["messages"][-1]["role"] == "user" and isinstance(one.body["messages"][-1]["content"], str)
     match one.model:
         case "loops" | "tools" if begins:
-            return Reply(text("a "), *(call("look", {"do": do}) for do in ("find", "raise", "hang", "long")[: 1 + one.number % 4]))
+            return Reply(
+                text("a "),
+                *(call("look", {"do": do}) for do in ("find", "raise", "hang", "long")[: 1 + one.number % 4]),
+            )
         case "mixed" if begins:
             return Reply(call("look", {"do": "find"}), call("theirs", {}, id=f"c{one.number}"))
         case "raises" | "hangs":
@@ -105,7 +108,11 @@ class Soak:
         self.running = asyncio.Event()
         self.busy = 0
         self.kinds: list[tuple[str, Callable[[str], Awaitable[bool]]]] = [
-            *((name, self.answers(name, stream=stream)) for name in ("fine", "loops", "tools", "noisy") for stream in (False, True)),
+            *(
+                (name, self.answers(name, stream=stream))
+                for name in ("fine", "loops", "tools", "noisy")
+                for stream in (False, True)
+            ),
             ("mixed", self.mixed),
             ("raises", self.fails("raises", 500)),
             ("hangs", self.fails("hangs", 500)),
@@ -165,9 +172,10 @@ class Soak:
         return b'"error"' in got
 
     async def leaves(self, dialect: str) -> bool:
-        async with self.ask(dialect, "slow", stream=self.random.random() < 0.8) as answer:
-            await asyncio.wait_for(answer.content.readany(), 0.5)
-        return True
+        stream = self.random.random() < 0.8
+        async with asyncio.timeout(0.3), self.ask(dialect, "slow", stream=stream) as answer:
+            await answer.content.readany()
+        return stream
 
     async def wrong_key(self, dialect: str) -> bool:
         async with self.ask(dialect, "fine", key="wrong") as answer:
@@ -218,7 +226,7 @@ class Soak:
     async def still(self) -> None:
         """Stop the load, and wait until the last answer is out."""
         self.running.clear()
-        while self.busy:
+        while self.busy:  # noqa: ASYNC110 - a program, and nothing hurries
             await asyncio.sleep(0.05)
         await asyncio.sleep(1.0)
 
@@ -226,10 +234,11 @@ class Soak:
         """What the gateway holds."""
         async with self.ask("messages", "probe") as answer:
             told = (await answer.json())["error"]["message"].split()
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        process = Path(f"/proc/{pid}")
+        pages = int((process / "statm").read_text().split()[1])
         return {
             "RSS, MB": round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1),
-            "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+            "descriptors": len(list((process / "fd").iterdir())),
             "tasks": int(told[-2]),
             "objects": int(told[-1]),
             "requests so far": sum(self.sent.values()),

@@ -6,17 +6,16 @@ This file must not know any fault.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from inprocess import BOTH, Run, gateway_over, request_body
+from loopway.testing import Reply, call, hold, text
 from puppets import Puppet
 from streams import live, message, words
-
-from loopway.testing import Reply, call, hold, text
 from upstream.conftest import Answer, Call, Link, Wire
 
 SETTLED_SECONDS = 5.0
@@ -46,7 +45,7 @@ class Counts:
 
 
 def connectors(run: Run) -> list[Any]:
-    """aiohttp's pools of a gateway, as far as a call has opened them."""
+    """Aiohttp's pools of a gateway, as far as a call has opened them."""
     clients = [upstream._transport.client for upstream in run.gateway.upstreams.values()]  # type: ignore[attr-defined]
     return [client.connector for client in clients if hasattr(client, "connector") and client.connector is not None]
 
@@ -60,7 +59,7 @@ def counts(run: Run) -> Counts:
         exchanges=run.gateway.admission.in_flight,
         clients=len(run.serving._main.server_state.connections),
         calls=sum(len(pool._acquired) for pool in pools),
-        descriptors=len(os.listdir("/proc/self/fd")) - 2 * idle,
+        descriptors=len(list(Path("/proc/self/fd").iterdir())) - 2 * idle,
     )
 
 
@@ -153,7 +152,7 @@ async def rig(
 
 @asynccontextmanager
 async def beside(run: Run, dialect: str = "messages") -> AsyncIterator[None]:
-    """An exchange of two iterations that is in the middle of its answer while this block runs, and is whole behind it."""
+    """An exchange of two iterations that is in mid-answer while this block runs, and is whole behind it."""
     gates: Gates = run.gates  # type: ignore[attr-defined]
     gates.waiting.clear()
     async with live(run, dialect, request_body(dialect, STEADY)) as stream:
@@ -171,10 +170,8 @@ async def unharmed(run: Run, *faults: Callable[[], Any], dialect: str = "message
     """Let these happen, one behind the other: nothing is left of them, the exchange beside is whole. What they gave."""
     await run.fresh()
     before = counts(run)
-    given: list[Any] = []
     async with beside(run, dialect):
-        for fault in faults:
-            given.append(await fault())
+        given = [await fault() for fault in faults]
     await run.fresh()
     await settled(run, before)
     return given

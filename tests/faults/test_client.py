@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
-from inprocess import Run
 
 from faults.counted import counts, rig, settled, unharmed
 from faults.rawclient import Raw, good, raw, request
+from inprocess import Run
 from loopway import serving
 from loopway.testing import Reply, hold, text
 
@@ -50,7 +50,6 @@ async def says(client: Raw, *pieces: bytes) -> list[int]:
 
 async def endless(client: Raw, begin: bytes, piece: bytes = b"x" * 60_000) -> list[int]:
     """Begin, then send without end; the statuses of what comes back before the gateway closes."""
-
     await client.send(begin)
 
     async def send() -> None:
@@ -104,13 +103,13 @@ CLIENTS: dict[str, tuple[list[int], Callable[[Raw], Awaitable[list[int]]]]] = {
     "says more than its length": ([400], lambda c: says(c, request(body=QUICK, length=20))),
     "says too much by far": ([413], lambda c: says(c, request(b"connection: close", length=10**12))),
     "says no number of bytes": ([400], lambda c: says(c, request(b"content-length: many", framed=False))),
-    "says a length of 5000 digits": ([400], lambda c: says(c, request(b"content-length: " + b"9" * 5000, framed=False))),
+    "says 5000 digits of bytes": ([400], lambda c: says(c, request(b"content-length: " + b"9" * 5000, framed=False))),
     "sends chunks that are none": ([400], lambda c: says(c, CHUNKED + b"xyz\r\n")),
     "sends an endless chunk extension": ([431], lambda c: endless(c, CHUNKED + b"1;")),
     "sends an endless trailer": ([431], lambda c: endless(c, TRAILER)),
     "sends endless trailers": ([431], lambda c: endless(c, TRAILER, b"b\r\na: " * 10_000)),
     # the head
-    "says nothing": ([], lambda c: says(c)),
+    "says nothing": ([], says),
     "stalls in its head": ([408], lambda c: says(c, HEAD)),
     "drips its head": ([408], lambda c: drips(c, HEAD, b"a:b\r\n")),
     "drips empty lines": ([], lambda c: drips(c, b"", b"\r\n")),
@@ -123,13 +122,13 @@ CLIENTS: dict[str, tuple[list[int], Callable[[Raw], Awaitable[list[int]]]]] = {
     "sends a path of 60 KB": ([404], lambda c: says(c, request(b"connection: close", path=b"/" + b"x" * 60_000))),
     "is no HTTP client": ([400], lambda c: says(c, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500)),
     "speaks HTTP/2": ([400], lambda c: says(c, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")),
-    "takes it for a proxy": ([400], lambda c: says(c, b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\n")),
+    "takes it for a proxy": ([400], lambda c: says(c, b"CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\n\r\n")),
     # the connection
     "half-closes behind its request": ([], lambda c: half_closes(c, request(body=SLOW))),
     "pipelines": ([200] * 3, lambda c: says(c, ASK + ASK + LAST)),
     "pipelines into bad news": ([401, 404, 200], lambda c: says(c, request(key="no") + request(path=b"/no") + LAST)),
     "pipelines garbage": ([400], lambda c: says(c, request(body=SLOW.replace(b"true", b"false")) + b"garbage\r\n\r\n")),
-    "waits to be told to go on": ([200], lambda c: says(c, request(b"expect: 100-continue", b"connection: close", body=QUICK))),
+    "waits to be told to go on": ([200] * 2, lambda c: says(c, request(b"expect: 100-continue", body=QUICK) + LAST)),
     "asks for h2c": ([200] * 2, lambda c: says(c, request(*H2C, body=QUICK) + LAST)),
     "asks for h2c in chunks": ([200] * 2, lambda c: says(c, h2c_in_chunks() + LAST)),
     "asks for a WebSocket": ([405, 200], lambda c: says(c, request(*WS, method=b"GET", body=b"") + LAST)),

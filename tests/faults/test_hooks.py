@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from inprocess import BOTH, gateway_over, request_body
-from puppets import Puppet
-
 from faults.counted import counts, every, rig, settled, unharmed
+from inprocess import BOTH, gateway_over, request_body
 from loopway import AgenticLoopPlan, AgenticLoopRequestPatch, ToolError, server_tool
 from loopway.testing import Reply, call, text
+from puppets import Puppet
 
 TIMEOUT_SECONDS = 0.2
 BLOCKS_SECONDS = 0.3
@@ -59,7 +58,7 @@ def raises(error: BaseException) -> Callable[..., Any]:
 
 
 def blocks(given: dict[str, Any]) -> Any:
-    time.sleep(BLOCKS_SECONDS)  # noqa: ASYNC251 - the fault
+    time.sleep(BLOCKS_SECONDS)
     return given["rerun"]
 
 

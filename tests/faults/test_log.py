@@ -37,7 +37,7 @@ def read(number: int) -> list[str]:
 
 @pytest.mark.parametrize("size", [100, 5000], ids=["short", "longer than a pipe takes at once"])
 def test_a_reader_that_stands_still(pipe, size):
-    """Lines without number cost the patience for one of them; what is lost is counted, and no line runs into another."""
+    """Lines without number cost the patience for one; what is lost is counted, and no line runs into another."""
     number, _ = pipe
     log = structlog.get_logger()
     began = time.monotonic()

@@ -18,11 +18,11 @@ from typing import IO, Any
 import httpx
 import pytest
 import yaml
-from inprocess import BOTH, gateway_over, request_body
-from running import LONGEST_SECONDS, environment
 
+from inprocess import BOTH, gateway_over, request_body
 from loopway import server_tool, state
 from loopway.testing import Reply, ScriptedModel, call, text
+from running import LONGEST_SECONDS, environment
 
 
 def free_port() -> int:
@@ -160,7 +160,7 @@ WHEN = ("before it keeps", "before it finds", "never")
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("dialect", BOTH)
 async def test_redis(dialect, fault, when, redis, monkeypatch):
-    """A mixed reply goes on: the client has its call, and an answer to its result; the kept half is there or it is not."""
+    """A mixed reply goes on: the client has its call, and an answer to its result, with the kept half or without."""
     if when == "never" and fault == "hangs":
         return
     url, process = redis

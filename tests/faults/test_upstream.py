@@ -14,14 +14,14 @@ from typing import Any
 
 import httpx
 import pytest
-from inprocess import BOTH, KEY, PATHS, Run, request_body
-from puppets import text_of
-from streams import is_error
 
 from faults.counted import every, rig, unharmed
+from inprocess import BOTH, KEY, PATHS, Run, request_body
 from loopway.dialects.sse import Reader
 from loopway.dialects.table import DIALECTS
 from loopway.exchange import json_road, stream_road
+from puppets import text_of
+from streams import is_error
 from upstream.conftest import Answer, Call, Link
 
 LARGEST = 300_000
@@ -175,7 +175,7 @@ FAULTS: dict[str, Fault] = {
     "has-an-empty-body": Fault(sent(body=b""), 502, "passed", 502, "broken"),
     "says-what-is-no-json": Fault(sent(body=b"<html>Welcome to nginx</html>"), 502, "passed", 502, "broken"),
     "nests-too-deeply": Fault(sent(body=b"[" * 100_000), 502, "passed", 502, "broken"),
-    "nests-too-deeply-in-an-event": Fault(sent(body=b"data: " + b"[" * 100_000 + b"\n\n"), 502, "passed", 502, "broken"),
+    "nests-too-deeply-in-events": Fault(sent(body=b"data: " + b"[" * 100_000 + b"\n\n"), 502, "passed", 502, "broken"),
     "sends-no-utf-8": Fault(sent(body=b'{"content":"\xff\xfe"}'), 502, "passed", 502, "broken"),
     "sends-a-bomb": Fault(sent(b"content-encoding: gzip\r\n", body=bomb()), 502, "passed", 502, "passed"),
     "uses-an-unknown-encoding": Fault(sent(b"content-encoding: br\r\n", body=b"?"), 502, "passed", 502, "passed"),
@@ -223,14 +223,9 @@ async def test_upstream(watched, stream, subtests):
         for name, fault in FAULTS.items():
             tools = ("mine",) if watched else ("theirs",)
             with subtests.test(name):
-                got = await unharmed(
-                    run,
-                    lambda: outcome(run, "messages", request_body("messages", name, tools, stream=stream)),  # noqa: B023
-                    lambda: outcome(
-                        run, "chat_completions", request_body("chat_completions", name, tools, stream=stream)
-                    ),  # noqa: B023
-                    dialect="chat_completions" if stream else "messages",
-                )
+                asked = [(one, request_body(one, name, tools, stream=stream)) for one in BOTH]
+                both = [lambda one=one: outcome(run, *one) for one in asked]
+                got = await unharmed(run, *both, dialect="chat_completions" if stream else "messages")
                 assert got == [fault.outcomes[2 * stream + (not watched)]] * 2
 
 

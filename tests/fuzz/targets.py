@@ -1,4 +1,4 @@
-"""What is given any bytes: the SSE reader, the request decoders, the reply decoders, the splicers. And what must hold then.
+"""All that is given bytes from outside: the SSE reader, decoders of requests and replies, splicers. And what must hold.
 
 Both `test_bytes.py` (hypothesis) and `for_atheris.py` call these. This file must not know where bytes come from.
 """
@@ -18,6 +18,31 @@ from loopway.engine.answers import REPEATED, Kept, refusing
 from loopway.engine.plan import AgenticLoopRequestPatch
 from loopway.engine.reply import Reply
 from loopway.errors import BadRequest
+
+NAMES = (
+    "model", "stream", "messages", "tools", "role", "content", "type", "text",
+    "id", "name", "input", "function", "arguments", "tool_calls", "choices", "delta",
+    "index", "message", "finish_reason", "stop_reason", "usage", "error", "tool_choice", "content_block",
+    "input_tokens", "prompt_tokens_details", "max_agentic_loops", "metadata", "n", "stream_options", "include_usage",
+    "thread",
+    "tool_use_id", "partial_json", "thinking", "signature", "tool_call_id", "Model", "", "$ref",
+)  # fmt: skip
+"""Names of members that mean something to somebody."""
+WORDS = (
+    "m", "user", "assistant", "text", "tool_use", "thinking", "message_start", "content_block_start",
+    "message_delta", "content_block_delta", "content_block_stop", "message_stop",
+    "input_json_delta", "text_delta", "ping",
+    "error",
+    "function", "tool_calls", "stop", "end_turn", "tool_result", "[DONE]", "{", "{}",
+    "\u00e9\u2028", "\u0000", "1",
+)  # fmt: skip
+"""Texts that do."""
+NUMBERS = (
+    0, 1, -1, 2147483648, 9223372036854775808, 18446744073709551616, -9223372036854775809,
+    1000000000000000000000000000000,
+    0.5, 1e+300, float("inf"), float("nan"), True, None,
+)  # fmt: skip
+"""Values that are no text, some of which JSON does not have."""
 
 BOM = b"\xef\xbb\xbf"
 
@@ -41,10 +66,8 @@ def request(data: bytes) -> None:
     for dialect in DIALECTS.values():
         try:
             made = dialect.request(data)
-        except BadRequest as wrong:
-            assert wrong.text
+        except BadRequest:
             continue
-        reply = Reply(raw=b"{}")
         asked: list[Callable[[], Any]] = [
             lambda made=made: made.tool_names,  # type: ignore[misc]
             lambda made=made: made.single,  # type: ignore[misc]
@@ -60,7 +83,7 @@ def request(data: bytes) -> None:
             lambda made=made: made.replaced(made.data()),  # type: ignore[misc]
             lambda made=made: made.patched(AgenticLoopRequestPatch(max_tokens=1, tools=[])),  # type: ignore[misc]
             lambda made=made: made.offering([("t", "", {})]),  # type: ignore[misc]
-            lambda made=made: made.answered(refusing(reply, REPEATED)),  # type: ignore[misc]
+            lambda made=made: made.answered(refusing(Reply(raw=b"{}"), REPEATED)),  # type: ignore[misc]
             lambda made=made: made.restored([Kept(("c",), [{"role": "assistant", "content": []}], ())]),  # type: ignore[misc]
         ]
         for ask in asked:

@@ -9,23 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fuzz.targets import TARGETS
+from fuzz import targets
 
-NAMES = st.sampled_from([
-    "model", "stream", "messages", "tools", "role", "content", "type", "text", "id", "name", "input", "function",
-    "arguments", "tool_calls", "choices", "delta", "index", "message", "finish_reason", "stop_reason", "usage", "error",
-    "tool_choice", "content_block", "input_tokens", "prompt_tokens_details", "max_agentic_loops", "metadata", "n",
-    "stream_options", "include_usage", "thread", "tool_use_id", "partial_json", "thinking", "signature", "tool_call_id",
-    "Model", "", "$ref",
-])  # fmt: skip
-WORDS = st.sampled_from([
-    "m", "user", "assistant", "text", "tool_use", "thinking", "message_start", "content_block_start", "message_delta",
-    "content_block_delta", "content_block_stop", "message_stop", "input_json_delta", "text_delta", "ping", "error",
-    "function", "tool_calls", "stop", "end_turn", "tool_result", "[DONE]", "{", "{}", "é\u2028", "\x00", "1",
-])  # fmt: skip
-NUMBERS = st.sampled_from(
-    [0, 1, -1, 2**31, 2**63, 2**64, -(2**63) - 1, 10**30, 0.5, 1e300, 1e999, float("nan"), True, None]
-)
+NAMES, WORDS, NUMBERS = (st.sampled_from(one) for one in (targets.NAMES, targets.WORDS, targets.NUMBERS))
 VALUES = st.recursive(
     WORDS | NUMBERS | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=5),
@@ -62,7 +48,7 @@ BROKEN = st.builds(
 )
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.__name__)
+@pytest.mark.parametrize("target", targets.TARGETS, ids=lambda target: target.__name__)
 def test_any_bytes(target):
     """The law of the target holds for bytes that are right, nearly right and not right at all."""
 

@@ -15,12 +15,12 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from litestar import Litestar
 from litestar.testing import TestClient
-from running import MODULE_SECONDS, Running
 
 from loopway import create_app
 from loopway.demo import TOOL
 from loopway.server.openapi import document
 from loopway.testing import Recorded, Reply, ScriptedModel, call, text
+from running import MODULE_SECONDS, Running
 
 KEY = "the-key-of-the-document"
 EXAMPLES = 25

@@ -66,7 +66,7 @@ def refusal(dotted: str, folder: Path) -> str:
         ({"three/inner": HOOK}, "three.inner.hook"),
         ({"four/__init__": HOOK}, "four.hook"),
         ({"five": HOOK + "class Box:\n    kept = hook\n"}, "five.Box.kept"),
-        ({"six/deep/er": HOOK, "six/__init__": "", "six/deep/__init__": ""}, "six.deep.er.hook"),
+        ({"pack_six/deep/er": HOOK, "pack_six/__init__": "", "pack_six/deep/__init__": ""}, "pack_six.deep.er.hook"),
     ],
     ids=[
         "module",

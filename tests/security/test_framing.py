@@ -1,4 +1,4 @@
-"""Request smuggling through the two HTTP stacks: what a proxy could read in another way is refused, what goes up is new.
+"""Request smuggling through two HTTP stacks: what a proxy could read in another way is refused, what goes up is new.
 
 The parser of requests is llhttp (httptools in uvicorn), the writer of calls is aiohttp; nothing of a request's framing
 reaches the call.
@@ -10,9 +10,9 @@ import asyncio
 import re
 
 import pytest
-from inprocess import BOTH, gateway_over, request_body
 
 from faults.rawclient import good, raw, request
+from inprocess import BOTH, gateway_over, request_body
 from loopway.testing import Reply, text
 from upstream.conftest import Wire
 
@@ -81,9 +81,9 @@ async def test_requests(subtests):
 
 
 SENT = {
-    "hop-by-hop": {"connection": "x-secret, keep-alive", "keep-alive": "5", "te": "trailers", "trailer": "x", "x-secret": "1"},
+    "hop-by-hop": {"connection": "x-secret, keep-alive", "keep-alive": "5", "te": "trailers", "x-secret": "1"},
     "cookies": {"cookie": "a=b", "proxy-authorization": "Basic x", "set-cookie": "a=b"},
-    "forwarding": {"x-forwarded-for": "1.2.3.4", "x-forwarded-host": "evil", "forwarded": "for=1.2.3.4", "via": "1.1 x"},
+    "forwarding": {"x-forwarded-for": "1.2.3.4", "x-forwarded-host": "evil", "forwarded": "for=1", "via": "1.1 x"},
     "ours": {"x-request-id": "abc", "x-max-agentic-loops": "1", "x-loopway-stream": "merged", "expect": "100-continue"},
     "odd values": {"anthropic-beta": "a\tb, é", "user-agent": "x" * 4000},
     "method": {"x-http-method-override": "DELETE", "x-method-override": "DELETE", "x-original-url": "/admin"},

@@ -9,13 +9,13 @@ import sys
 from typing import Any
 
 import pytest
-from inprocess import BOTH, gateway_over, request_body
-from puppets import Puppet, text_of
-from streams import frames, live, message, words
 
 from faults.rawclient import raw, request
+from inprocess import BOTH, gateway_over, request_body
 from loopway import AgenticLoopPlan, server_tool
 from loopway.testing import Reply, call, text
+from puppets import Puppet, text_of
+from streams import frames, live, message, words
 from upstream.conftest import Wire
 
 EVIL = "\r\nset-cookie: a=b\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"
@@ -118,9 +118,12 @@ async def test_tool_results_are_text(dialect):
 async def test_overrides_are_text(dialect):
     """A hook's own answer that looks like frames is one text in one valid message."""
     plan = lambda _: AgenticLoopPlan(response_override=text_of(dialect, FRAME))  # noqa: E731
-    async with gateway_over({"m": lambda _: Reply(call("mine", {"n": 1}))}, [Puppet(plan=plan)]) as run:
-        async with live(run, dialect, request_body(dialect)) as stream:
-            got = await stream.rest()
+    script = lambda _: Reply(call("mine", {"n": 1}))  # noqa: E731
+    async with (
+        gateway_over({"m": script}, [Puppet(plan=plan)]) as run,
+        live(run, dialect, request_body(dialect)) as one,
+    ):
+        got = await one.rest()
     message(dialect, got)
     assert words(dialect, got) == FRAME
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from inprocess import BOTH, KEY, PATHS, UPSTREAM_KEY, gateway_over, request_body
-from puppets import Puppet
 
 from faults.rawclient import raw, request
+from inprocess import BOTH, KEY, PATHS, UPSTREAM_KEY, gateway_over, request_body
 from loopway.testing import Reply, call, text
+from puppets import Puppet
 from upstream.conftest import Wire
 
 CHEAP = "the-key-for-cheap-only"
@@ -47,8 +47,8 @@ def _fields(url: str) -> dict[str, tuple[dict[str, str], dict[str, Any], str]]:
         "LiteLLM's": ({}, {"litellm_params": {"api_base": url}, "api_base": url, "fallbacks": [url]}, ""),
         "metadata": ({}, {"metadata": {"base_url": url, "user_id": url}}, ""),
         "mcp_servers": ({}, {"mcp_servers": [{"type": "url", "url": url, "name": "x"}]}, ""),
-        "an image": ({}, {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": url}},
-                     {"type": "image_url", "image_url": {"url": url}}]}]}, ""),
+        "an image": ({}, {"messages": [{"role": "user", "content": [{"type": "image", "source": {"url": url}}]}]}, ""),
+        "a file": ({}, {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_url": url}}]}]}, ""),
         "proxy": ({"proxy": url, "proxy-connection": "keep-alive"}, {}, ""),
     }  # fmt: skip
 
@@ -173,7 +173,7 @@ async def test_keys_that_are_none(subtests):
 
 
 async def test_the_admin_port(subtests):
-    """Metrics are not on the clients' port, exchanges are not on the admin one, and neither tells a version of what it runs on."""
+    """Metrics are not on the clients' port, exchanges not on the admin one, no secret and no prompt on either."""
     async with gateway_over({"m": lambda _: Reply(call("mine", {"n": 1}))}, [Puppet()]) as run:
         await run.post("messages", request_body("messages", words="a-private-word", metadata={"user_id": "a-user"}))
         assert (await run.client.get("/metrics")).status_code == 404

@@ -72,7 +72,8 @@ async def run(work: Callable[[Responder], Awaitable[object]], client: Client) ->
         finally:
             sink.release()
 
-    return await asyncio.create_task(task())
+    async with asyncio.timeout(5):
+        return await asyncio.create_task(task())
 
 
 async def test_a_whole_answer_is_one_head_and_one_body() -> None:

@@ -317,7 +317,7 @@ async def test_not_encoded(wire: Wire, upstream: Made) -> None:
 
 @pytest.mark.parametrize(
     ("encoding", "body"),
-    [("br", b"x"), ("gzip", b"no gzip"), ("gzip", gzip.compress(b"x" * 99)[:-9]), ("gzip, br", b"x")],
+    [("br", b"x"), ("gzip", b"no gzip"), ("gzip", gzip.compress(b"x" * 99, mtime=0)[:-9]), ("gzip, br", b"x")],
 )
 async def test_encoding_that_cannot_be_undone(wire: Wire, upstream: Made, encoding: str, body: bytes) -> None:
     """An unknown, wrong or cut encoding is a broken answer, not a garbled one."""

@@ -16,8 +16,8 @@ import msgspec
 from loopway.dialects.base import status_of
 from loopway.dialects.request import Request
 from loopway.dialects.text import text_of_messages, text_of_reply
-from loopway.engine.limits import loops_asked
 from loopway.engine.answers import Answers
+from loopway.engine.limits import loops_asked
 from loopway.engine.loop import Call, Decided, Gate, Keep, Overridden, Plan, Result, run
 from loopway.engine.notes import Listener, Said, Subject
 from loopway.engine.plan import Answered, Decision, Rerun

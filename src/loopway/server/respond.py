@@ -100,11 +100,14 @@ class Responder:
 
     def limit(self, seconds: float) -> None:
         """Cancel the exchange when its time is over."""
-        self._timers.append(self._loop.call_later(seconds, self.interrupt, OutOfTime(seconds)))
+        self._timers.append(self._loop.call_later(seconds, self._out_of_time, seconds))
 
     def watch(self) -> None:
         """Cancel the exchange when its client leaves. The body must have been read."""
         self._timers.append(self._loop.call_later(_LOOK_AFTER_SECONDS, self._look))
+
+    def _out_of_time(self, seconds: float) -> None:
+        self.interrupt(OutOfTime(seconds))
 
     def interrupt(self, why: ExchangeError | ClientGone) -> None:
         """Cancel the exchange. Only the first reason counts."""

@@ -7,6 +7,7 @@ file must not know how notes come about.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -17,6 +18,7 @@ import threading
 from collections.abc import MutableMapping
 from typing import Any, Literal, TextIO
 
+import msgspec
 import structlog
 
 from loopway.engine.notes import CallEnded, Ended, HookRan, IterationDecided, Note, Said, Subject, ToolRan
@@ -53,7 +55,7 @@ def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: Tex
     ]
     if text:
         shared.append(_one_line)
-    render: Any = structlog.dev.ConsoleRenderer() if text else structlog.processors.JSONRenderer(ensure_ascii=True)
+    render: Any = structlog.dev.ConsoleRenderer() if text else structlog.processors.JSONRenderer(serializer=_json)
     structlog.configure(
         processors=[*shared, _bounded, structlog.processors.format_exc_info, render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -77,11 +79,20 @@ def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: Tex
     logging.getLogger("uvicorn.access").disabled = True
 
 
+def _json(fields: Any, **_options: Any) -> str:
+    """A line in ASCII: whatever else a text holds is escaped. The usual line has nothing else, and is made faster."""
+    try:
+        line = msgspec.json.encode(fields)
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return json.dumps(fields, ensure_ascii=True, default=repr)
+    return line.decode("ascii") if line.isascii() else json.dumps(fields, ensure_ascii=True, default=repr)
+
+
 class _Lines:
     """Writes lines to a stream, and goes on when the stream cannot take them.
 
-    That is a closed pipe, a full disk, or a pipe that nobody empties, which would hold up every exchange. Then lines are
-    lost, and the next one that goes out says how many.
+    That is a closed pipe, a full disk, or a pipe that nobody empties, which would hold up every exchange. Lines are
+    lost then, and the next one that goes out says how many.
     """
 
     def __init__(self, stream: TextIO) -> None:

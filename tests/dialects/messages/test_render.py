@@ -97,7 +97,7 @@ def test_what_an_override_lacks_is_added(blocks: list[dict[str, Any]], reason: s
 @pytest.mark.parametrize(
     "value",
     [{}, {"content": None}, {"content": "x"}, {"content": ["x"]}, {"content": [{"type": "text", "text": object()}]}],
-    ids=str,
+    ids=["nothing", "null", "text", "no block", "no JSON"],
 )
 def test_what_is_no_reply_is_not_rendered(value: dict[str, Any]) -> None:
     """A value without blocks, or that is no JSON, is refused."""
