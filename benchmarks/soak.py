@@ -181,23 +181,23 @@ class Soak:
         async with self.ask(dialect, "fine", key="wrong") as answer:
             return answer.status == 401
 
-    async def _raw(self, data: bytes) -> bytes:
+    async def _raw(self, data: bytes, wait: float) -> bytes:
         host, _, port = self.url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
             writer.write(data)
             with contextlib.suppress(TimeoutError):
-                return await asyncio.wait_for(reader.read(100), 0.3)
+                return await asyncio.wait_for(reader.read(100), wait)
             return b""
         finally:
             writer.close()
 
     async def half_a_body(self, dialect: str) -> bool:
         head = f"POST {PATHS[dialect]} HTTP/1.1\r\nhost: x\r\nx-api-key: soak\r\ncontent-length: 500\r\n\r\n{{"
-        return await self._raw(head.encode()) == b""
+        return await self._raw(head.encode(), 0.3) == b""
 
     async def garbage(self, dialect: str) -> bool:
-        return b" 400 " in await self._raw(b"\x16\x03\x01" + dialect.encode() + b"\r\n\r\n")
+        return b" 400 " in await self._raw(b"\x16\x03\x01" + dialect.encode() + b"\r\n\r\n", 10.0)
 
     async def long_body(self, dialect: str) -> bool:
         async with self.ask(dialect, "fine", padding="x" * 900_000) as answer:

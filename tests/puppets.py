@@ -64,7 +64,7 @@ class Puppet(AgenticLoopHook):
         self.cleaned: list[AgenticLoopPlan] = []
         self.cancelled = 0
 
-    async def async_should_run_agentic_loop(self, **given: Any) -> Any:
+    async def async_should_run_agentic_loop(self, **given: Any) -> Any:  # type: ignore[override]
         self.gates.append(given)
         if self._gate is not None:
             answer = self._gate(given)
@@ -86,7 +86,7 @@ class Puppet(AgenticLoopHook):
             ]
         return [one for one in found if one["name"] == self.tool]
 
-    async def async_build_agentic_loop_plan(self, **given: Any) -> Any:
+    async def async_build_agentic_loop_plan(self, **given: Any) -> Any:  # type: ignore[override]
         self.plans.append(given)
         surface = given["kwargs"]["_agentic_loop_api_surface"]
         calls = given["tools"]["calls"]

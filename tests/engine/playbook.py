@@ -30,9 +30,7 @@ def call(name: str, arguments: Any = None, *, id: str = "c1", valid: bool = True
     return ToolCall(id, name, arguments if arguments is not None else {}, "{}", valid)
 
 
-def reply(
-    *calls: ToolCall, ending: Ending | None = None, fault: str | None = None, delivered: bool = False
-) -> Reply:
+def reply(*calls: ToolCall, ending: Ending | None = None, fault: str | None = None, delivered: bool = False) -> Reply:
     """A reply that makes these calls."""
     said: Ending = ending or ("tool_calls" if calls else "end")
     return Reply(raw=b"{}", calls=calls, ending=said, fault=fault, delivered=delivered)

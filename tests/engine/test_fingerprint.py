@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ JSON = st.recursive(
 )
 
 
-def shuffled(value):
+def shuffled(value: Any) -> Any:
     """The same value with every object's keys the other way round."""
     if isinstance(value, dict):
         return {name: shuffled(item) for name, item in reversed(value.items())}
@@ -25,7 +26,7 @@ def shuffled(value):
 
 
 @given(JSON, st.text(max_size=9), st.text(max_size=9))
-def test_ids_and_key_order_never_count(arguments, one, other):
+def test_ids_and_key_order_never_count(arguments: Any, one: Any, other: Any) -> None:
     """Two calls of one tool with the same arguments are one, in every shape that a context may have."""
     block = {"type": "tool_use", "id": one, "name": "t", "input": arguments}
     again = {"input": shuffled(arguments), "name": "t", "id": other, "type": "tool_use", "signature": one}
@@ -36,17 +37,17 @@ def test_ids_and_key_order_never_count(arguments, one, other):
 
 
 @given(JSON, JSON)
-def test_other_arguments_count(one, other):
+def test_other_arguments_count(one: Any, other: Any) -> None:
     """Only equal arguments give equal fingerprints."""
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     assert (fingerprint([_block(one)], ()) == fingerprint([_block(other)], ())) is same
 
 
-def _block(arguments):
+def _block(arguments: Any) -> Any:
     return {"type": "tool_use", "id": "x", "name": "t", "input": arguments}
 
 
-def test_a_context_of_bare_inputs_counts_beside_the_names_of_the_reply():
+def test_a_context_of_bare_inputs_counts_beside_the_names_of_the_reply() -> None:
     """A hook that keeps ids and inputs only is told apart by its inputs, and by which tool was called."""
     reply = [ToolCall("x", "t", {"n": 1}, "{}")]
     one, again = {"calls": [{"id": "a", "input": {"n": 1}}]}, {"calls": [{"id": "b", "input": {"n": 1}}]}
@@ -55,20 +56,20 @@ def test_a_context_of_bare_inputs_counts_beside_the_names_of_the_reply():
     assert fingerprint(one, reply) != fingerprint(one, [ToolCall("x", "u", {"n": 1}, "{}")])
 
 
-def test_without_any_call_the_context_itself_counts():
+def test_without_any_call_the_context_itself_counts() -> None:
     """A hook that claims replies without calls trips on the same context twice."""
     assert fingerprint({"reason": "refusal", "id": "1"}, ()) == fingerprint({"reason": "refusal", "id": "2"}, ())
     assert fingerprint({"reason": "refusal"}, ()) != fingerprint({"reason": "empty"}, ())
     assert fingerprint(None, ()) == fingerprint(None, ())
 
 
-def test_a_context_that_names_no_call_falls_back_to_the_reply():
+def test_a_context_that_names_no_call_falls_back_to_the_reply() -> None:
     """The reply's calls are what is claimed."""
     one, other = [ToolCall("x", "t", {"n": 1}, "{}")], [ToolCall("x", "t", {"n": 2}, "{}")]
     assert fingerprint({"why": "because"}, one) == fingerprint({"why": "so"}, one) != fingerprint({}, other)
 
 
-def test_empty_and_invalid_arguments_have_fingerprints():
+def test_empty_and_invalid_arguments_have_fingerprints() -> None:
     """No arguments are the empty object; text that is not JSON counts as it is."""
     empty = {"id": "1", "type": "function", "function": {"name": "t", "arguments": ""}}
     braces = {"id": "2", "type": "function", "function": {"name": "t", "arguments": " {} "}}
@@ -76,7 +77,7 @@ def test_empty_and_invalid_arguments_have_fingerprints():
     assert fingerprint([empty], ()) == fingerprint([braces], ()) != fingerprint([broken], ())
 
 
-def test_a_context_that_nests_without_end_is_survived():
+def test_a_context_that_nests_without_end_is_survived() -> None:
     """A list inside itself does not hang or overflow."""
     loop: list[object] = []
     loop.append(loop)

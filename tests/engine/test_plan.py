@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from loopway.engine.plan import (
@@ -34,22 +36,22 @@ PATCH = AgenticLoopRequestPatch(messages=[{"role": "user", "content": "x"}])
         ),
     ],
 )
-def test_the_first_that_is_set_wins(plan, decision):
+def test_the_first_that_is_set_wins(plan: Any, decision: Any) -> None:
     """Override before terminate before rerun; nothing set skips."""
     assert decide(plan) == decision
 
 
-def test_an_override_may_be_a_model_of_an_sdk():
+def test_an_override_may_be_a_model_of_an_sdk() -> None:
     """What has `model_dump` is read through it."""
 
     class Model:
-        def model_dump(self):
+        def model_dump(self) -> Any:
             return {"id": "x"}
 
     assert decide(AgenticLoopPlan(response_override=Model())) == Override({"id": "x"})
 
 
-def patched(**fields):
+def patched(**fields: Any) -> Any:
     return AgenticLoopPlan(run_agentic_loop=True, request_patch=AgenticLoopRequestPatch(**fields))
 
 
@@ -60,10 +62,13 @@ def patched(**fields):
         ({"run_agentic_loop": True}, "returned a dict"),
         (True, "returned a bool"),
         (AgenticLoopPlan(run_agentic_loop=True), "without a request_patch"),
-        (AgenticLoopPlan(run_agentic_loop="yes"), "run_agentic_loop is a str"),
-        (AgenticLoopPlan(terminate=1), "terminate is a int"),
+        (AgenticLoopPlan(run_agentic_loop=cast("Any", "yes")), "run_agentic_loop is a str"),
+        (AgenticLoopPlan(terminate=cast("Any", 1)), "terminate is a int"),
         (AgenticLoopPlan(response_override="text"), "response_override is a str"),
-        (AgenticLoopPlan(run_agentic_loop=True, request_patch={"messages": []}), "request_patch is a dict"),
+        (
+            AgenticLoopPlan(run_agentic_loop=True, request_patch=cast("Any", {"messages": []})),
+            "request_patch is a dict",
+        ),
         (patched(model=""), "request_patch.model"),
         (patched(model=5), "request_patch.model"),
         (patched(messages="x"), "request_patch.messages"),
@@ -85,7 +90,7 @@ def patched(**fields):
         (patched(kwargs={"max_agentic_loops": "3"}), "max_agentic_loops is a str"),
     ],
 )
-def test_what_is_no_plan_is_refused_with_what_to_write(plan, words):
+def test_what_is_no_plan_is_refused_with_what_to_write(plan: Any, words: Any) -> None:
     """A wrong plan is an error, never a guess."""
     with pytest.raises(PlanError) as refused:
         decide(plan)

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
-from inprocess import BOTH, gateway_over, request_body
-from puppets import Puppet, text_of
 
+from inprocess import BOTH, gateway_over, request_body
 from loopway import AgenticLoopPlan, AgenticLoopRequestPatch
 from loopway.engine.notes import Ended, HookRan, IterationDecided, Said
 from loopway.testing import Recorded, Reply, call, text, thinking
+from puppets import Puppet, text_of
 
 both = pytest.mark.parametrize("dialect", BOTH)
 
 
-def words(dialect, answer):
+def words(dialect: Any, answer: Any) -> Any:
     if dialect == "messages":
         return "".join(block.get("text", "") for block in answer["content"])
     return answer["choices"][0]["message"]["content"]
 
 
-def called(dialect, answer):
+def called(dialect: Any, answer: Any) -> Any:
     if dialect == "messages":
         return [block["name"] for block in answer["content"] if block["type"] == "tool_use"]
     return [one["function"]["name"] for one in answer["choices"][0]["message"].get("tool_calls") or []]
 
 
-def finish(dialect, answer):
+def finish(dialect: Any, answer: Any) -> Any:
     return answer["stop_reason"] if dialect == "messages" else answer["choices"][0]["finish_reason"]
 
 
@@ -36,14 +37,14 @@ PLAIN = {"messages": "end_turn", "chat_completions": "stop"}
 CALLS = {"messages": "tool_use", "chat_completions": "tool_calls"}
 
 
-def always(name="mine", words="again"):
+def always(name: Any = "mine", words: Any = "again") -> Any:
     """A model that always calls with new arguments."""
     numbers = itertools.count()
     return lambda _request: Reply(text(words), call(name, {"n": next(numbers)}))
 
 
 @both
-async def test_one_call_is_answered_on_the_server(dialect):
+async def test_one_call_is_answered_on_the_server(dialect: Any) -> None:
     """Two upstream calls, one answer, no call in it, the sum of the usage."""
     script = [Reply(call("mine", {"n": 7}, id="id1")), Reply(text("done"))]
     async with gateway_over({"m": script}, [Puppet()]) as run:
@@ -75,7 +76,7 @@ async def test_one_call_is_answered_on_the_server(dialect):
         ("m", {}, {"x-max-agentic-loops": "99"}, 11),
     ],
 )
-async def test_the_limit_is_the_nearest_one(dialect, model, request_more, headers, calls):
+async def test_the_nearest_limit(dialect: Any, model: Any, request_more: Any, headers: Any, calls: Any) -> None:
     """Request before model before default, clamped to the ceiling; never sent upstream; said in the head."""
     special = [
         {"name": "two", "upstream": "scripted", "max_agentic_loops": 2},
@@ -96,7 +97,7 @@ async def test_the_limit_is_the_nearest_one(dialect, model, request_more, header
 
 
 @both
-async def test_the_same_call_with_fresh_ids_aborts(dialect):
+async def test_the_same_call_with_fresh_ids_aborts(dialect: Any) -> None:
     """Two upstream calls, and the reason is the fingerprint."""
     async with gateway_over({"m": lambda _r: Reply(call("mine", {"a": 1, "b": [2]}))}, [Puppet()]) as run:
         answer = await run.post(dialect, request_body(dialect))
@@ -109,7 +110,7 @@ async def test_the_same_call_with_fresh_ids_aborts(dialect):
 
 @both
 @pytest.mark.parametrize("loop", [{"max_seconds": 0.0001}, {"max_tool_calls": 0}], ids=["seconds", "calls"])
-async def test_seconds_and_calls_are_limits_of_their_own(dialect, loop):
+async def test_seconds_and_calls_are_limits_of_their_own(dialect: Any, loop: Any) -> None:
     """Either cuts the loop before a tool runs, and is named."""
     hook = Puppet()
     async with gateway_over({"m": always()}, [hook], loop=loop) as run:
@@ -119,7 +120,7 @@ async def test_seconds_and_calls_are_limits_of_their_own(dialect, loop):
 
 
 @both
-async def test_a_limit_may_be_spent_on_a_final_answer(dialect):
+async def test_a_limit_may_be_spent_on_a_final_answer(dialect: Any) -> None:
     """One more call: tools kept, choice none, the open calls answered with a refusal."""
     turns = [
         Reply(call("mine", {"n": 1})),
@@ -150,7 +151,7 @@ async def test_a_limit_may_be_spent_on_a_final_answer(dialect):
     ],
     ids=["length", "refusal"],
 )
-async def test_no_tool_runs_on_a_broken_reply(dialect, reply, ending):
+async def test_no_tool_runs_on_a_broken_reply(dialect: Any, reply: Any, ending: Any) -> None:
     """No gate is asked; the reply goes to the client without the server's call and with its own ending."""
     hook = Puppet()
     async with gateway_over({"m": [reply]}, [hook]) as run:
@@ -160,7 +161,7 @@ async def test_no_tool_runs_on_a_broken_reply(dialect, reply, ending):
     assert finish(dialect, answer.json()) == ending[BOTH.index(dialect)]
 
 
-async def test_arguments_that_are_no_json_never_run_a_tool():
+async def test_arguments_that_are_no_json_never_run_a_tool() -> None:
     """Chat Completions tells arguments as text, which a model may break."""
     body = text_of("chat_completions", "x")
     function = {"name": "mine", "arguments": '{"n": '}
@@ -172,7 +173,7 @@ async def test_arguments_that_are_no_json_never_run_a_tool():
 
 
 @both
-async def test_the_clients_own_call_stays_and_the_servers_goes(dialect):
+async def test_the_clients_own_call_stays_and_the_servers_goes(dialect: Any) -> None:
     """At an end, calls to declared tools are the client's; the finish still announces them."""
     reply = Reply(call("mine", {"n": 1}), call("theirs", {"n": 2}))
     loop = {"max_agentic_loops": 0}
@@ -182,7 +183,7 @@ async def test_the_clients_own_call_stays_and_the_servers_goes(dialect):
 
 
 @both
-async def test_a_call_that_nobody_declared_never_reaches_the_client(dialect):
+async def test_a_call_that_nobody_declared_never_reaches_the_client(dialect: Any) -> None:
     """A model that makes a tool up is not passed on."""
     async with gateway_over({"m": [Reply(text("x"), call("invented", {}))]}, [Puppet(owned=False)]) as run:
         answer = await run.post(dialect, request_body(dialect))
@@ -193,10 +194,10 @@ async def test_a_call_that_nobody_declared_never_reaches_the_client(dialect):
 
 
 @both
-async def test_a_patch_may_go_to_a_model_on_another_upstream(dialect):
+async def test_a_patch_may_go_to_a_model_on_another_upstream(dialect: Any) -> None:
     """The other upstream gets its own key and its own name of the model, and neither the client's nor the first's."""
 
-    def elsewhere(given):
+    def elsewhere(given: Any) -> Any:
         patch = given["rerun"].request_patch
         patch.model = "other"
         return given["rerun"]
@@ -221,18 +222,18 @@ async def test_a_patch_may_go_to_a_model_on_another_upstream(dialect):
 @pytest.mark.parametrize(
     ("plan", "phrase"),
     [
-        (lambda given: None, "None"),  # noqa: ARG005
-        (lambda given: AgenticLoopPlan(run_agentic_loop=True), "request_patch"),  # noqa: ARG005
-        (lambda given: 1 / 0, "ZeroDivisionError"),  # noqa: ARG005
-        (lambda given: AgenticLoopPlan(response_override={"no": "reply"}), "response_override"),  # noqa: ARG005
+        (lambda given: None, "None"),
+        (lambda given: AgenticLoopPlan(run_agentic_loop=True), "request_patch"),
+        (lambda given: 1 / 0, "ZeroDivisionError"),
+        (lambda given: AgenticLoopPlan(response_override={"no": "reply"}), "response_override"),
         (
-            lambda given: AgenticLoopPlan(  # noqa: ARG005
+            lambda given: AgenticLoopPlan(
                 run_agentic_loop=True, request_patch=AgenticLoopRequestPatch(model="nowhere")
             ),
             "nowhere",
         ),
         (
-            lambda given: AgenticLoopPlan(  # noqa: ARG005
+            lambda given: AgenticLoopPlan(
                 run_agentic_loop=True, request_patch=AgenticLoopRequestPatch(optional_params={"x": object()})
             ),
             "no JSON",
@@ -240,8 +241,8 @@ async def test_a_patch_may_go_to_a_model_on_another_upstream(dialect):
     ],
     ids=["none", "no patch", "raises", "no reply", "unknown model", "no json"],
 )
-async def test_a_plan_that_cannot_be_carried_out_is_a_500_that_names_hook_and_phase(dialect, plan, phrase):
-    """The exchange fails, the next one does not, and the cause is in the log."""
+async def test_a_plan_that_cannot_be_carried_out(dialect: Any, plan: Any, phrase: Any) -> None:
+    """A 500 that names hook and phase; the next exchange is untouched, and the cause is in the log."""
     script = [Reply(call("mine", {"n": 1})), Reply(text("fine"))]
     async with gateway_over({"m": script}, [Puppet(plan=plan)]) as run:
         answer = await run.post(dialect, request_body(dialect))
@@ -257,11 +258,11 @@ async def test_a_plan_that_cannot_be_carried_out_is_a_500_that_names_hook_and_ph
 
 
 @both
-async def test_a_post_hook_replaces_the_reply_of_a_rerun(dialect):
+async def test_a_post_hook_replaces_the_reply_of_a_rerun(dialect: Any) -> None:
     """What it returns is the reply that gates see and the client gets."""
 
     class Post(Puppet):
-        async def async_post_agentic_loop_response_hook(self, response, plan, kwargs):
+        async def async_post_agentic_loop_response_hook(self, response: Any, plan: Any, kwargs: Any) -> Any:
             return text_of(dialect, "replaced")
 
     hook = Post()
@@ -272,11 +273,11 @@ async def test_a_post_hook_replaces_the_reply_of_a_rerun(dialect):
 
 
 @both
-async def test_clean_up_runs_once_per_plan_on_every_exit(dialect):
+async def test_clean_up_runs_once_per_plan_on_every_exit(dialect: Any) -> None:
     """Rerun, override, terminate, skip and a failure: as many clean-ups as plans."""
     outcomes = iter(["rerun", "rerun", "terminate", "override", "skip", "raise"])
 
-    def plan(given):
+    def plan(given: Any) -> Any:
         match next(outcomes):
             case "rerun":
                 return given["rerun"]
@@ -297,10 +298,10 @@ async def test_clean_up_runs_once_per_plan_on_every_exit(dialect):
 
 
 @both
-async def test_two_hundred_exchanges_at_once_keep_their_state_apart(dialect):
+async def test_two_hundred_exchanges_at_once_keep_their_state_apart(dialect: Any) -> None:
     """What one exchange carries in kwargs is never seen by another."""
 
-    def carry(given):
+    def carry(given: Any) -> Any:
         number = given["calls"][0]["input"]["n"]
         seen = given["kwargs"].get("carried", [])
         assert all(one // 10 == number // 10 for one in seen)
@@ -322,8 +323,8 @@ async def test_two_hundred_exchanges_at_once_keep_their_state_apart(dialect):
     assert len(run.told(Ended)) == 200
 
 
-async def test_a_request_for_several_replies_is_passed_on_and_said_once():
-    """n > 1: no loop is run, and the operator reads why."""
+async def test_a_request_for_several_replies_is_passed_on_and_said_once() -> None:
+    """N > 1: no loop is run, and the operator reads why."""
     hook = Puppet()
     replies = [Reply(text("x"), call("theirs", {})) for _ in range(2)]
     async with gateway_over({"m": replies}, [hook]) as run:
@@ -334,7 +335,7 @@ async def test_a_request_for_several_replies_is_passed_on_and_said_once():
 
 
 @both
-async def test_an_upstream_error_in_a_rerun_keeps_its_status_and_body(dialect):
+async def test_an_upstream_error_in_a_rerun_keeps_its_status_and_body(dialect: Any) -> None:
     """It is never a 200."""
     script = [Reply(call("mine", {"n": 1})), Reply(error=(429, {"odd": "body"}), headers={"retry-after": "7"})]
     async with gateway_over({"m": script}, [Puppet()]) as run:

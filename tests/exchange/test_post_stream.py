@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from inprocess import BOTH, gateway_over, request_body
@@ -26,17 +28,17 @@ SCRIPT = [
         (("three",), "never", ["made"]),
     ],
 )
-async def test_what_a_post_hook_leaves_is_shown_and_what_it_replaces_is_not(dialect, replace, interim, shown):
-    """Also in the middle of a loop: a rerun's text goes out once the hook has answered, unless interim text never does."""
+async def test_what_a_post_hook_leaves_is_shown(dialect: Any, replace: Any, interim: Any, shown: Any) -> None:
+    """Also in the middle of a loop: a rerun's text goes out once the hook has answered, and what it made of it."""
 
     class Post(Puppet):
-        async def async_post_agentic_loop_response_hook(self, response, plan, kwargs):
+        async def async_post_agentic_loop_response_hook(self, response: Any, plan: Any, kwargs: Any) -> Any:
             return text_of(dialect, "made") if any(word in str(response) for word in replace) else response
 
     loop = {"interim_text": interim}
-    async with gateway_over({"m": SCRIPT}, [Post()], loop=loop) as run:
-        async with run.stream(dialect, request_body(dialect, tools=["mine"])) as answer:
-            raw = (await answer.aread()).decode()
+    body = request_body(dialect, tools=["mine"])
+    async with gateway_over({"m": SCRIPT}, [Post()], loop=loop) as run, run.stream(dialect, body) as answer:
+        raw = (await answer.aread()).decode()
     places = [raw.find(f'"{word}"') for word in ("one", "two", "three", "made")]
     found = [word for word, place in zip(("one", "two", "three", "made"), places, strict=True) if place >= 0]
     assert sorted(found) == sorted(shown)

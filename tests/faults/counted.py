@@ -6,6 +6,7 @@ This file must not know any fault.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -179,4 +180,4 @@ async def unharmed(run: Run, *faults: Callable[[], Any], dialect: str = "message
 
 def every(run: Run, model: str, **more: Any) -> list[Callable[[], Awaitable[Any]]]:
     """A plain request in each dialect."""
-    return [lambda one=one: run.post(one, request_body(one, model, **more)) for one in BOTH]
+    return [functools.partial(run.post, one, request_body(one, model, **more)) for one in BOTH]

@@ -88,6 +88,8 @@ async def drips(client: Raw, begin: bytes, piece: bytes = b"x") -> list[int]:
     return await client.answers(0)
 
 
+H2C = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQCAAAAAAIAAAAA")
+WS = (b"connection: Upgrade", b"upgrade: websocket", b"sec-websocket-version: 13", b"sec-websocket-key: eA==")
 HEAD = request(body=b"")[:-2]
 CHUNKED = request(b"transfer-encoding: chunked", body=b"", framed=False)
 TRAILER = CHUNKED + b"1\r\nx\r\n0\r\na: "
@@ -136,9 +138,6 @@ CLIENTS: dict[str, tuple[list[int], Callable[[Raw], Awaitable[list[int]]]]] = {
 }  # fmt: skip
 """By what the client does: the statuses that it has until the gateway closes the connection."""
 
-H2C = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQCAAAAAAIAAAAA")
-WS = (b"connection: Upgrade", b"upgrade: websocket", b"sec-websocket-version: 13", b"sec-websocket-key: eA==")
-
 
 def many(count: int) -> list[bytes]:
     return [b"x-%d: y" % number for number in range(count)]
@@ -149,7 +148,7 @@ def h2c_in_chunks() -> bytes:
     return request(*H2C, b"transfer-encoding: chunked", body=body, framed=False)
 
 
-async def test_client(run, subtests):
+async def test_client(run: Run, subtests: pytest.Subtests) -> None:
     """It has the statuses of the table, its connection ends, the exchange beside is whole, and nothing is left."""
 
     async def meets(does: Callable[[Raw], Awaitable[list[int]]]) -> list[int]:
@@ -166,7 +165,7 @@ async def test_client(run, subtests):
     await settled(run, before)
 
 
-async def test_errors_of_the_connection_have_a_shape_that_sdks_read(run):
+async def test_errors_of_the_connection_have_a_shape_that_sdks_read(run: Run) -> None:
     """What is no request of any dialect is answered in JSON that both dialects' SDKs understand."""
     async with raw(run.url) as client:
         await says(client, b"garbage\r\n\r\n")
@@ -174,7 +173,7 @@ async def test_errors_of_the_connection_have_a_shape_that_sdks_read(run):
         assert b'"message": "this is no valid HTTP request"' in client.got
 
 
-async def test_garbage_behind_a_request_is_not_in_its_answer(run):
+async def test_garbage_behind_a_request_is_not_in_its_answer(run: Run) -> None:
     """While a stream is on its way the connection is cut: no error of the connection stands inside the answer."""
     async with raw(run.url) as client:
         await client.send(request(body=SLOW))
@@ -185,7 +184,7 @@ async def test_garbage_behind_a_request_is_not_in_its_answer(run):
         assert not client.got.endswith(b"0\r\n\r\n")
 
 
-async def test_an_idle_connection_stays_for_a_while(run, monkeypatch):
+async def test_an_idle_connection_stays_for_a_while(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within its time a connection takes one request after the other, whatever the looks at it say."""
     monkeypatch.setattr(serving, "_IDLE_SECONDS", 60)
     async with raw(run.url) as client:
@@ -194,12 +193,12 @@ async def test_an_idle_connection_stays_for_a_while(run, monkeypatch):
             assert await client.answers(count) == [200] * count
             for server in (run.serving._main,):
                 for connection in server.server_state.connections:
-                    connection.look(asyncio.get_running_loop().time())
+                    connection.look(asyncio.get_running_loop().time())  # type: ignore[union-attr]
         assert not client.closed
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # aiohttp's hint; it copes
-async def test_a_request_with_a_long_body_is_no_long_head(run):
+async def test_a_request_with_a_long_body_is_no_long_head(run: Run) -> None:
     """A body of 2 MB in one piece, and in chunks of every size, is read whatever its head's bound is."""
     body = QUICK[:-1] + b" " * 2_000_000 + b"}"
     pieces = [body[place : place + 70_000] for place in range(0, len(body), 70_000)] + [b""]

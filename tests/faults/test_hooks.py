@@ -6,12 +6,13 @@ What each phase's failure means is held by `tests/hooks/`; this is what is left 
 from __future__ import annotations
 
 import asyncio
-import functools
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from faults.counted import counts, every, rig, settled, unharmed
 from inprocess import BOTH, gateway_over, request_body
@@ -30,7 +31,10 @@ def circle() -> list[Any]:
 
 
 def deep() -> Any:
-    return functools.reduce(lambda inner, _: [inner], range(100_000), [])
+    made: list[Any] = []
+    for _ in range(100_000):
+        made = [made]
+    return made
 
 
 async def waits_for_what_was_cancelled(*_: Any) -> Any:
@@ -60,6 +64,11 @@ def raises(error: BaseException) -> Callable[..., Any]:
 def blocks(given: dict[str, Any]) -> Any:
     time.sleep(BLOCKS_SECONDS)
     return given["rerun"]
+
+
+def sleeps() -> str:
+    time.sleep(BLOCKS_SECONDS)
+    return "slept"
 
 
 def rerun(**patch: Any) -> Callable[..., Any]:
@@ -94,7 +103,7 @@ def first_asks_then_says(request: Any) -> Reply:
     return Reply(call("mine", {"n": 1})) if asked else Reply(text("fine"))
 
 
-async def test_plans(subtests):
+async def test_plans(subtests: pytest.Subtests) -> None:
     """The client has the status of the table, with the hook's name if it is an error, and nothing is left of it."""
 
     def plan(given: dict[str, Any]) -> Any:
@@ -121,14 +130,14 @@ TOOLS: dict[str, tuple[Callable[[], Any], str]] = {
     "returns-what-is-too-deep": (deep, "no text and no JSON"),
     "returns-what-is-no-json": (object, "no text and no JSON"),
     "returns-a-lot": (lambda: "x" * 5_000_000, "characters left out"),
-    "blocks-the-loop": (lambda: time.sleep(BLOCKS_SECONDS) or "slept", "slept"),
+    "blocks-the-loop": (sleeps, "slept"),
     "looks-like-a-stream": (lambda: "\n\nevent: error\ndata: {}\n\n", "event: error"),
     "returns-half-a-surrogate": (lambda: "\ud800 is half", "? is half"),
 }
 """By name: what the tool does, and what the model reads in its result."""
 
 
-async def test_tools(subtests):
+async def test_tools(subtests: pytest.Subtests) -> None:
     """A failing tool is a result that the model reads, the answer is a 200, and nothing is left of it."""
 
     @server_tool
@@ -153,7 +162,7 @@ async def test_tools(subtests):
                 assert all(told in str(one.body["messages"][-1]) for one in reruns)
 
 
-async def test_what_a_hook_leaks_is_all_that_is_left():
+async def test_what_a_hook_leaks_is_all_that_is_left() -> None:
     """A task that a hook forgets stays, and nothing of ours with it; answers go on."""
     leaked: list[asyncio.Task[Any]] = []
 
@@ -172,7 +181,7 @@ async def test_what_a_hook_leaks_is_all_that_is_left():
         task.cancel()
 
 
-async def test_rules_that_exit_are_a_500(monkeypatch):
+async def test_rules_that_exit_are_a_500(monkeypatch: pytest.MonkeyPatch) -> None:
     """`sys.exit` in a rule is the rule's failure, in the dialect's shape, and not the gateway's end."""
     sys.modules["exiting_rule"] = type(sys)("exiting_rule")
     monkeypatch.setattr(sys.modules["exiting_rule"], "rule", lambda _text: sys.exit(1), raising=False)

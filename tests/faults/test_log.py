@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 import structlog
@@ -36,7 +36,7 @@ def read(number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [100, 5000], ids=["short", "longer than a pipe takes at once"])
-def test_a_reader_that_stands_still(pipe, size):
+def test_a_reader_that_stands_still(pipe: Any, size: int) -> None:
     """Lines without number cost the patience for one; what is lost is counted, and no line runs into another."""
     number, _ = pipe
     log = structlog.get_logger()
@@ -53,7 +53,7 @@ def test_a_reader_that_stands_still(pipe, size):
     assert behind[0]["lines"] + len(whole) == 2000
 
 
-def test_a_reader_that_reads(pipe):
+def test_a_reader_that_reads(pipe: Any) -> None:
     """Not a line is lost while somebody reads."""
     number, _ = pipe
     log = structlog.get_logger()

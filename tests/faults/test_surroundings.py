@@ -159,7 +159,7 @@ WHEN = ("before it keeps", "before it finds", "never")
 @pytest.mark.parametrize("fault", ["dies", "hangs"])
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("dialect", BOTH)
-async def test_redis(dialect, fault, when, redis, monkeypatch):
+async def test_redis(dialect: str, fault: str, when: str, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mixed reply goes on: the client has its call, and an answer to its result, with the kept half or without."""
     if when == "never" and fault == "hangs":
         return

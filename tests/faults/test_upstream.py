@@ -17,6 +17,7 @@ import pytest
 
 from faults.counted import every, rig, unharmed
 from inprocess import BOTH, KEY, PATHS, Run, request_body
+from loopway.dialects.base import Dialect
 from loopway.dialects.sse import Reader
 from loopway.dialects.table import DIALECTS
 from loopway.exchange import json_road, stream_road
@@ -24,6 +25,7 @@ from puppets import text_of
 from streams import is_error
 from upstream.conftest import Answer, Call, Link
 
+BY_NAME: dict[str, Dialect] = dict(DIALECTS.items())
 LARGEST = 300_000
 """Bytes that a reply may have here which is read whole, or folded."""
 JSON, EVENTS = b"content-type: application/json\r\n", b"content-type: text/event-stream\r\n"
@@ -39,7 +41,7 @@ def whole(call: Call) -> tuple[bytes, bytes]:
     reply = text_of(dialect, "fine")
     if b'"stream":true' not in call.body.replace(b'": ', b'":'):
         return JSON, json.dumps(reply).encode()
-    return EVENTS, b"".join(frame.raw for frame in DIALECTS[dialect].render(reply))
+    return EVENTS, b"".join(frame.raw for frame in BY_NAME[dialect].render(reply))
 
 
 def sent(
@@ -99,7 +101,8 @@ async def endless(_call: Call, link: Link, piece: bytes = b": more\n\n" * 500) -
 
 async def no_chunks(call: Call, link: Link) -> object:
     await link.send(b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\nxyz\r\n" % whole(call)[0])
-    return await silent(None, link)
+    await silent(None, link)
+    return False
 
 
 def bomb(size: int = 50_000_000) -> bytes:
@@ -205,7 +208,7 @@ async def outcome(run: Run, dialect: str, body: dict[str, Any]) -> int | str:
     if any(is_error(frame) for frame in Reader().feed(raw)):
         return "broken"
     assert not {"set-cookie", "x-a"} & set(answer.headers)
-    return 200 if b'"fine"' in raw and (not body.get("stream") or DIALECTS[dialect].tail in raw) else "passed"
+    return 200 if b'"fine"' in raw and (not body.get("stream") or BY_NAME[dialect].tail in raw) else "passed"
 
 
 @pytest.fixture(autouse=True)
@@ -216,7 +219,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "unwatched"])
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
-async def test_upstream(watched, stream, subtests):
+async def test_upstream(watched: bool, stream: bool, subtests: pytest.Subtests) -> None:
     """In both dialects the client has the outcome of the table, the exchange beside is whole, and nothing is left."""
     answers = {name: fault.does for name, fault in FAULTS.items()}
     async with rig(answers, hasty={name for name in FAULTS if name.startswith(("stalls", "says-nothing"))}) as run:
@@ -229,7 +232,7 @@ async def test_upstream(watched, stream, subtests):
                 assert got == [fault.outcomes[2 * stream + (not watched)]] * 2
 
 
-async def test_upstream_that_is_not_there(subtests):
+async def test_upstream_that_is_not_there(subtests: pytest.Subtests) -> None:
     """A port where nobody listens and a name that does not resolve: 502, and it says which of both."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -244,7 +247,7 @@ async def test_upstream_that_is_not_there(subtests):
                         assert text in answer.json()["error"]["message"]
 
 
-async def test_a_stream_that_never_ends_is_cut_where_it_is_folded():
+async def test_a_stream_that_never_ends_is_cut_where_it_is_folded() -> None:
     """Comments without end: a watched stream ends with an error when it is longer than a reply may be."""
     async with rig({"endless": endless}) as run:
         asked = [(one, request_body(one, "endless", stream=True)) for one in BOTH]
@@ -252,7 +255,7 @@ async def test_a_stream_that_never_ends_is_cut_where_it_is_folded():
         assert got == ["broken"] * 2
 
 
-async def test_a_stream_that_never_ends_holds_nothing_where_it_passes():
+async def test_a_stream_that_never_ends_holds_nothing_where_it_passes() -> None:
     """An unwatched client reads a megabyte of it and leaves: the call is closed."""
 
     async def some(dialect: str) -> int:
@@ -269,7 +272,7 @@ async def test_a_stream_that_never_ends_holds_nothing_where_it_passes():
 
 
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "unwatched"])
-async def test_a_trickle_is_bounded_by_the_request(watched):
+async def test_a_trickle_is_bounded_by_the_request(watched: bool) -> None:
     """A server that sends a byte now and then is never silent; `request_timeout_seconds` ends it with a 504."""
 
     async def drip(_call: Call, link: Link) -> None:

@@ -64,7 +64,7 @@ def in_words(name: str, target: Callable[[bytes], None]) -> Callable[[bytes], No
 
 def one(name: str, arguments: list[str]) -> None:
     """Run one target for ever, or as the arguments of libFuzzer say."""
-    import atheris
+    import atheris  # type: ignore[import-untyped]
 
     sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
     with atheris.instrument_imports(include=["loopway"]):

@@ -44,6 +44,7 @@ NUMBERS = (
 )  # fmt: skip
 """Values that are no text, some of which JSON does not have."""
 
+REPLY = Reply(raw=b'{"content":[],"choices":[{"message":{"role":"assistant","content":null}}]}')
 BOM = b"\xef\xbb\xbf"
 
 
@@ -83,7 +84,7 @@ def request(data: bytes) -> None:
             lambda made=made: made.replaced(made.data()),  # type: ignore[misc]
             lambda made=made: made.patched(AgenticLoopRequestPatch(max_tokens=1, tools=[])),  # type: ignore[misc]
             lambda made=made: made.offering([("t", "", {})]),  # type: ignore[misc]
-            lambda made=made: made.answered(refusing(Reply(raw=b"{}"), REPEATED)),  # type: ignore[misc]
+            lambda made=made: made.answered(refusing(REPLY, REPEATED)),  # type: ignore[misc]
             lambda made=made: made.restored([Kept(("c",), [{"role": "assistant", "content": []}], ())]),  # type: ignore[misc]
         ]
         for ask in asked:

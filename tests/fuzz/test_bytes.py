@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -10,6 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fuzz import targets
+from loopway.dialects.table import DIALECTS
+from loopway.errors import BadRequest
 
 NAMES, WORDS, NUMBERS = (st.sampled_from(one) for one in (targets.NAMES, targets.WORDS, targets.NUMBERS))
 VALUES = st.recursive(
@@ -49,7 +52,7 @@ BROKEN = st.builds(
 
 
 @pytest.mark.parametrize("target", targets.TARGETS, ids=lambda target: target.__name__)
-def test_any_bytes(target):
+def test_any_bytes(target: Any) -> None:
     """The law of the target holds for bytes that are right, nearly right and not right at all."""
 
     @settings(max_examples=100, deadline=None)
@@ -63,3 +66,14 @@ def test_any_bytes(target):
         target(data)
 
     holds()
+
+
+def test_nesting_that_only_some_can_read() -> None:
+    """What is parsed at the top of the stack and cannot be decoded deep in it is the client's mistake as well."""
+    request = DIALECTS["messages"].request(b'{"model":"m","messages":' + b"[" * 700 + b"]" * 700 + b"}")
+
+    def deep(frames: int) -> list[Any]:
+        return deep(frames - 1) if frames else request.messages()
+
+    with contextlib.suppress(BadRequest):  # newer Pythons have the depth
+        assert deep(450)

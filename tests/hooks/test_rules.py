@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-import pytest
-from inprocess import BOTH, KEY, gateway_over, request_body
-from puppets import Puppet
+from typing import Any
 
+import pytest
+
+from inprocess import BOTH, KEY, gateway_over, request_body
 from loopway import ConfigError
 from loopway.app import build
 from loopway.engine.notes import HookRan
 from loopway.testing import Reply, call, text
+from puppets import Puppet
 
 both = pytest.mark.parametrize("dialect", BOTH)
 
 MODULE = """
-def no_secrets(text):
+def no_secrets(text: Any) -> Any:
     return "secret" not in text
 
-def long_enough(input):
+def long_enough(input: Any) -> Any:
     if len(input) < 5:
         return {"decision": False, "message": "This answer is too short."}
     return {"decision": True}
 
-def broken(text):
+def broken(text: Any) -> Any:
     raise RuntimeError("inside")
 
-def odd(text):
+def odd(text: Any) -> Any:
     return "yes"
 
 class Rule:
     pass
 
-async def waits(text):
+async def waits(text: Any) -> Any:
     return True
 """
 
 
 @pytest.fixture
-def rules_module(tmp_path, monkeypatch):
+def rules_module(tmp_path: Any, monkeypatch: Any) -> Any:
     """A module of rules on the path, by the name of `house_rules_here`."""
     (tmp_path / "house_rules_here.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -45,10 +47,10 @@ def rules_module(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def gateway(rules_module):
+def gateway(rules_module: Any) -> Any:
     """A gateway with these rules."""
 
-    def make(scripts, hooks=(), **rules):
+    def make(scripts: Any, hooks: Any = (), **rules: Any) -> Any:
         named = {kind: [f"{rules_module}.{name}" for name in names] for kind, names in rules.items()}
         return gateway_over(scripts, hooks, rules=named)
 
@@ -56,7 +58,7 @@ def gateway(rules_module):
 
 
 @both
-async def test_a_pre_call_rule_refuses_by_the_text_of_the_messages(dialect, gateway):
+async def test_a_pre_call_rule_refuses_by_the_text_of_the_messages(dialect: Any, gateway: Any) -> None:
     """A 400 in the dialect's shape; nothing is sent upstream."""
     async with gateway({"m": [Reply(text("fine"))]}, pre_call=["no_secrets"]) as run:
         refused = await run.post(dialect, request_body(dialect, words="my secret"))
@@ -67,7 +69,7 @@ async def test_a_pre_call_rule_refuses_by_the_text_of_the_messages(dialect, gate
 
 
 @both
-async def test_a_post_call_rule_refuses_the_last_reply(dialect, gateway):
+async def test_a_post_call_rule_refuses_the_last_reply(dialect: Any, gateway: Any) -> None:
     """Its own message, a 500; also for a request that no hook watches."""
     async with gateway({"m": [Reply(text("no")), Reply(text("long enough"))]}, post_call=["long_enough"]) as run:
         refused = await run.post(dialect, request_body(dialect))
@@ -77,7 +79,7 @@ async def test_a_post_call_rule_refuses_the_last_reply(dialect, gateway):
 
 
 @both
-async def test_a_post_call_rule_sees_the_answer_of_the_loop(dialect, gateway):
+async def test_a_post_call_rule_sees_the_answer_of_the_loop(dialect: Any, gateway: Any) -> None:
     """Not the replies that were rerun."""
     script = [Reply(text("x"), call("mine", {"n": 1})), Reply(text("long enough"))]
     async with gateway({"m": script}, [Puppet()], post_call=["long_enough"]) as run:
@@ -85,11 +87,11 @@ async def test_a_post_call_rule_sees_the_answer_of_the_loop(dialect, gateway):
 
 
 @both
-async def test_in_a_stream_the_rule_ends_it_with_an_error(dialect, gateway):
+async def test_in_a_stream_the_rule_ends_it_with_an_error(dialect: Any, gateway: Any) -> None:
     """The text has been shown; the client is told that it does not count."""
-    async with gateway({"m": [Reply(text("no"))]}, post_call=["long_enough"]) as run:
-        async with run.stream(dialect, request_body(dialect)) as answer:
-            raw = (await answer.aread()).decode()
+    rules = gateway({"m": [Reply(text("no"))]}, post_call=["long_enough"])
+    async with rules as run, run.stream(dialect, request_body(dialect)) as answer:
+        raw = (await answer.aread()).decode()
     assert "This answer is too short." in raw
     assert "message_stop" not in raw
     assert "[DONE]" not in raw
@@ -97,7 +99,7 @@ async def test_in_a_stream_the_rule_ends_it_with_an_error(dialect, gateway):
 
 @both
 @pytest.mark.parametrize("name", ["broken", "odd"])
-async def test_a_rule_that_fails_by_itself_fails_the_exchange(dialect, name, gateway):
+async def test_a_rule_that_fails_by_itself_fails_the_exchange(dialect: Any, name: Any, gateway: Any) -> None:
     """A policy that cannot be asked is no yes; the log has the cause, the answer has not."""
     async with gateway({"m": [Reply(text("fine"))]}, pre_call=[name]) as run:
         refused = await run.post(dialect, request_body(dialect))
@@ -107,8 +109,8 @@ async def test_a_rule_that_fails_by_itself_fails_the_exchange(dialect, name, gat
     assert "inside" not in refused.text
 
 
-async def test_several_replies_cannot_be_asked_for_where_rules_read_the_answer(gateway):
-    """n > 1 would pass a rule by."""
+async def test_several_replies_cannot_be_asked_for_where_rules_read_the_answer(gateway: Any) -> None:
+    """N > 1 would pass a rule by."""
     async with gateway({"m": [Reply(text("fine"))]}, post_call=["long_enough"]) as run:
         refused = await run.post("chat_completions", request_body("chat_completions", n=2))
     assert refused.status_code == 400
@@ -123,7 +125,7 @@ async def test_several_replies_cannot_be_asked_for_where_rules_read_the_answer(g
         ("MODULE_NAME", "has no"),
     ],
 )
-def test_what_is_no_rule_is_refused_at_start(name, words, rules_module):
+def test_what_is_no_rule_is_refused_at_start(name: Any, words: Any, rules_module: Any) -> None:
     """With the key path."""
     config = {
         "auth": {"keys": [{"name": "a", "key": KEY}]},

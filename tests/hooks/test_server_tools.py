@@ -10,12 +10,12 @@ import anthropic
 import msgspec
 import openai
 import pytest
-from inprocess import BOTH, KEY, gateway_over, request_body
-from puppets import Puppet
 
+from inprocess import BOTH, KEY, gateway_over, request_body
 from loopway import ToolContext, ToolError, ToolResult, server_tool
 from loopway.engine.notes import ToolRan
 from loopway.testing import Reply, call, text, thinking
+from puppets import Puppet
 
 both = pytest.mark.parametrize("dialect", BOTH)
 
@@ -59,7 +59,7 @@ def add(a: int, b: Annotated[int, msgspec.Meta(description="The other.", ge=0)] 
     return a + b
 
 
-def test_the_schema_comes_from_signature_and_docstring():
+def test_the_schema_comes_from_signature_and_docstring() -> None:
     """Types, defaults, descriptions, nested structs; the context is no argument."""
     tool = get_weather.tool
     assert tool.name == "get_weather"
@@ -79,17 +79,17 @@ def test_the_schema_comes_from_signature_and_docstring():
     }
 
 
-def test_the_function_stays_callable():
+def test_the_function_stays_callable() -> None:
     """A server tool is still the function that it was."""
     assert add(1, 2) == 3
-    assert add.__name__ == "add"
+    assert add.__doc__ == "Adds."
 
 
-def _no_type(a): ...
-def _stars(*a: int): ...
-def _more(**a: int): ...
-def _positional(a: int, /): ...
-def _unschemable(a: threading.Thread): ...
+def _no_type(a: Any) -> Any: ...
+def _stars(*a: int) -> Any: ...
+def _more(**a: int) -> Any: ...
+def _positional(a: int, /) -> Any: ...
+def _unschemable(a: threading.Thread) -> Any: ...
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def _unschemable(a: threading.Thread): ...
         (_unschemable, "no JSON Schema"),
     ],
 )
-def test_a_signature_that_no_model_can_be_told_is_refused(function, words):
+def test_a_signature_that_no_model_can_be_told_is_refused(function: Any, words: Any) -> None:
     """The refusal says what to write."""
     with pytest.raises(TypeError, match=words):
         server_tool(function)
 
 
-def test_a_name_that_no_provider_takes_is_refused():
+def test_a_name_that_no_provider_takes_is_refused() -> None:
     """Letters, digits, _ and -, at most 64."""
     with pytest.raises(TypeError, match="no name for a tool"):
         server_tool(name="with space")(add)
@@ -129,20 +129,20 @@ def context(**more: Any) -> ToolContext:
         ({"city": "x", "place": {"lat": 1}}, "lon"),
     ],
 )
-async def test_wrong_arguments_tell_the_model_what_to_mend(arguments, words):
+async def test_wrong_arguments_tell_the_model_what_to_mend(arguments: Any, words: Any) -> None:
     """The path and what was expected are in the error result."""
     with pytest.raises(ToolError) as refused:
         await get_weather.call("get_weather", arguments, context())
     assert words in str(refused.value)
 
 
-async def test_defaults_are_copied_per_call():
+async def test_defaults_are_copied_per_call() -> None:
     """A list that a call appends to is not the next call's."""
     first = await get_weather.call("get_weather", {"city": "Oslo"}, context())
     assert await get_weather.call("get_weather", {"city": "Oslo"}, context()) == first
 
 
-async def test_a_plain_function_runs_in_a_thread():
+async def test_a_plain_function_runs_in_a_thread() -> None:
     """It may block without holding up the gateway."""
     seen: list[str] = []
 
@@ -188,7 +188,7 @@ PARALLEL = [
 
 @both
 @pytest.mark.parametrize("stream", [False, True])
-async def test_all_calls_of_a_reply_are_answered_in_one_rerun(dialect, stream):
+async def test_all_calls_of_a_reply_are_answered_in_one_rerun(dialect: Any, stream: Any) -> None:
     """Exact echo, results in call order, a failing tool is an error result, one answer, no call at the client."""
     async with gateway_over({"m": PARALLEL}, [get_weather, add]) as run:
         body = request_body(dialect, tools=["theirs"])
@@ -219,8 +219,8 @@ async def test_all_calls_of_a_reply_are_answered_in_one_rerun(dialect, stream):
         assert turn[0] == {"type": "thinking", "thinking": "let me see", "signature": "sig"}
 
 
-async def test_the_official_sdks_see_one_answer():
-    """anthropic and openai, JSON and stream, over the same function."""
+async def test_the_official_sdks_see_one_answer() -> None:
+    """Anthropic and openai, JSON and stream, over the same function."""
     async with gateway_over({"m": [*PARALLEL, *PARALLEL, *PARALLEL, *PARALLEL]}, [get_weather, add]) as run:
         claude = anthropic.AsyncAnthropic(base_url=run.url, api_key=KEY, max_retries=0)
         chat = openai.AsyncOpenAI(base_url=run.url + "/v1", api_key=KEY, max_retries=0)
@@ -242,7 +242,7 @@ async def test_the_official_sdks_see_one_answer():
 @both
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("server_first", [False, True])
-async def test_a_mixed_reply_loses_nothing_and_runs_nothing_twice(dialect, stream, server_first):
+async def test_a_mixed_reply_loses_nothing_and_runs_nothing_twice(dialect: Any, stream: Any, server_first: Any) -> None:
     """The client gets its call; when it answers, the server's is run once, and the history is whole from then on."""
     runs: list[str] = []
 
@@ -276,7 +276,7 @@ async def test_a_mixed_reply_loses_nothing_and_runs_nothing_twice(dialect, strea
         assert third == fourth[: len(third)]
         order = ["ours", "yours"] if server_first else ["yours", "ours"]
         if dialect == "messages":
-            history = [block for block in third[3]["content"]]
+            history = third[3]["content"]
             assert [one["type"] for one in history] == ["thinking", "text", "tool_use", "tool_use"]
             assert history[0]["signature"] == "sig"
             assert [one["id"] for one in history[2:]] == order
@@ -331,7 +331,7 @@ def _answer(dialect: str) -> list[Any]:
 
 
 @both
-async def test_another_key_cannot_read_a_kept_half(dialect):
+async def test_another_key_cannot_read_a_kept_half(dialect: Any) -> None:
     """The same call id under another key finds nothing, and the exchange goes on without it."""
     runs: list[int] = []
 
@@ -357,7 +357,7 @@ async def test_another_key_cannot_read_a_kept_half(dialect):
 
 
 @both
-async def test_a_hook_and_a_tool_in_one_reply_are_answered_in_one_rerun(dialect):
+async def test_a_hook_and_a_tool_in_one_reply_are_answered_in_one_rerun(dialect: Any) -> None:
     """The hook's patch gets the tool's call and result beside its own, in call order."""
     script = [
         Reply(call("add", {"a": 1}, id="t"), call("mine", {"n": 5}, id="h"), call("add", {"a": 2}, id="u")),
@@ -371,7 +371,7 @@ async def test_a_hook_and_a_tool_in_one_reply_are_answered_in_one_rerun(dialect)
 
 
 @both
-async def test_a_tool_that_the_client_declares_is_the_clients(dialect):
+async def test_a_tool_that_the_client_declares_is_the_clients(dialect: Any) -> None:
     """Never both: the client's own wins, and the tool is offered once."""
     async with gateway_over({"m": [Reply(call("add", {"a": 1}))]}, [add]) as run:
         answer = (await run.post(dialect, request_body(dialect, tools=["add"]))).json()
@@ -380,7 +380,7 @@ async def test_a_tool_that_the_client_declares_is_the_clients(dialect):
     assert "add" in str(answer.get("content") or answer["choices"][0]["message"]["tool_calls"])
 
 
-async def test_a_tool_may_be_for_some_models_only():
+async def test_a_tool_may_be_for_some_models_only() -> None:
     """Other models are not offered it."""
     special = server_tool(name="special", models=["m"])(lambda: "x")
     async with gateway_over({"m": [Reply(text("x"))], "n": [Reply(text("x"))]}, [special]) as run:
@@ -401,7 +401,7 @@ async def test_a_tool_may_be_for_some_models_only():
         (object(), "The tool returned a object, which is no text and no JSON.", True),
     ],
 )
-async def test_what_a_tool_may_return(returned, content, error):
+async def test_what_a_tool_may_return(returned: Any, content: Any, error: Any) -> None:
     """Text, JSON, blocks, an error; a long one is cut and says so."""
 
     @server_tool(most_characters=60)
@@ -415,7 +415,7 @@ async def test_what_a_tool_may_return(returned, content, error):
     assert tool_results("messages", sent) == [("g", content, error)]
 
 
-async def test_a_tool_that_hangs_is_an_error_result():
+async def test_a_tool_that_hangs_is_an_error_result() -> None:
     """Its own time-out counts, and it is cancelled."""
     cancelled = asyncio.Event()
 
@@ -439,7 +439,7 @@ async def test_a_tool_that_hangs_is_an_error_result():
 
 
 @both
-async def test_blocks_that_are_no_json_fail_the_exchange_and_name_the_tool(dialect):
+async def test_blocks_that_are_no_json_fail_the_exchange_and_name_the_tool(dialect: Any) -> None:
     """What cannot be sent is no result; the next exchange is untouched."""
 
     @server_tool

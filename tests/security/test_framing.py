@@ -12,9 +12,9 @@ import re
 import pytest
 
 from faults.rawclient import good, raw, request
-from inprocess import BOTH, gateway_over, request_body
+from inprocess import BOTH, KEY, gateway_over, request_body
 from loopway.testing import Reply, text
-from upstream.conftest import Wire
+from upstream.conftest import Call, Link, Wire
 
 QUICK = good(model="m")
 SECOND = request(body=good(model="smuggled"))
@@ -65,7 +65,7 @@ SMUGGLED: dict[str, tuple[list[int], bytes]] = {
 """By name: the statuses that come back, and what is sent."""
 
 
-async def test_requests(subtests):
+async def test_requests(subtests: pytest.Subtests) -> None:
     """What has two readings is a 400 and the end of the connection; the second request in it never exists."""
     script = lambda _: Reply(text("fine"))  # noqa: E731
     async with gateway_over({"m": script, "smuggled": script}) as run:
@@ -95,7 +95,7 @@ ALLOWED = re.compile(
 
 
 @pytest.mark.parametrize("dialect", BOTH)
-async def test_calls(dialect, subtests):
+async def test_calls(dialect: str, subtests: pytest.Subtests) -> None:
     """Upstream gets one length, no chunks, only the headers that travel, and as many calls as there were requests."""
     wire = Wire()
     wire.script(Wire.reply())
@@ -104,12 +104,12 @@ async def test_calls(dialect, subtests):
         async with gateway_over({"m": []}, upstream={"base_url": wire.url}) as run:
             for number, (name, headers) in enumerate(SENT.items(), 1):
                 with subtests.test(name):
-                    raw_headers = {one: value.encode() for one, value in headers.items()}
+                    lines = {one.encode(): value.encode() for one, value in headers.items()}
                     body = request_body(dialect, tools=())
                     answer = await run.client.post(
                         "/v1/messages" if dialect == "messages" else "/v1/chat/completions",
                         json=body,
-                        headers={**raw_headers, "authorization": b"Bearer test-client-key-1"},
+                        headers={**lines, b"authorization": b"Bearer " + KEY.encode()},
                     )
                     assert answer.status_code == 200
                     call = wire.calls[-1]
@@ -124,10 +124,10 @@ async def test_calls(dialect, subtests):
         await wire.stop()
 
 
-async def test_an_answer_with_a_second_one_behind_it_is_never_another_clients():
+async def test_an_answer_with_a_second_one_behind_it_is_never_another_clients() -> None:
     """A call's connection on which more came than was asked for is not used again."""
 
-    async def twice(_call, link):
+    async def twice(_call: Call, link: Link) -> bool:
         await link.send(Wire.reply(b'{"first":1}') + Wire.reply(b'{"poisoned":1}'))
         return True
 

@@ -42,7 +42,7 @@ IDS: dict[bytes, bool] = {
 }
 
 
-async def test_request_ids(subtests):
+async def test_request_ids(subtests: pytest.Subtests) -> None:
     """A client's id comes back if it is sane, and one of ours does if it is not."""
     async with gateway_over({"m": lambda _: Reply(text("fine"))}) as run:
         for id_, sane in IDS.items():
@@ -57,7 +57,7 @@ async def test_request_ids(subtests):
 
 
 @pytest.mark.parametrize("dialect", BOTH)
-async def test_model_names(dialect, subtests):
+async def test_model_names(dialect: str, subtests: pytest.Subtests) -> None:
     """A name with line ends is a 404 in JSON: no header, no line and no series is made of it."""
     async with gateway_over({"m": []}) as run:
         for number, name in enumerate(
@@ -76,7 +76,7 @@ async def test_model_names(dialect, subtests):
         assert max(map(len, run.log.getvalue().splitlines())) < 6000
 
 
-def test_lines_for_people():
+def test_lines_for_people() -> None:
     """In the readable log, too, nothing that a client sent begins a line or moves the cursor."""
     program = f"""
 import structlog
@@ -92,7 +92,7 @@ structlog.get_logger().info("exchange", model={EVIL + ANSI + FRAME!r}, request_i
 
 
 @pytest.mark.parametrize("dialect", BOTH)
-async def test_tool_results_are_text(dialect):
+async def test_tool_results_are_text(dialect: str) -> None:
     """A result that looks like frames is a JSON string for the model, and the client's stream is one valid message."""
 
     @server_tool
@@ -115,7 +115,7 @@ async def test_tool_results_are_text(dialect):
 
 
 @pytest.mark.parametrize("dialect", BOTH)
-async def test_overrides_are_text(dialect):
+async def test_overrides_are_text(dialect: str) -> None:
     """A hook's own answer that looks like frames is one text in one valid message."""
     plan = lambda _: AgenticLoopPlan(response_override=text_of(dialect, FRAME))  # noqa: E731
     script = lambda _: Reply(call("mine", {"n": 1}))  # noqa: E731
@@ -130,7 +130,7 @@ async def test_overrides_are_text(dialect):
 
 @pytest.mark.parametrize("dialect", BOTH)
 @pytest.mark.parametrize("watched", [True, False])
-async def test_errors_of_an_upstream_are_one_event(dialect, watched):
+async def test_errors_of_an_upstream_are_one_event(dialect: str, watched: bool) -> None:
     """An error over several lines of data, in mid-stream and as a status behind a ping, is one event with one line."""
     told = b'{"type":"error",\n"error":{"type":"api_error",\r"message":"line\\nline"},\n\n"x":"event: message_stop"}'
     lines = b"".join(b"data: %b\n" % line for line in told.replace(b"\r", b"\n").split(b"\n"))
@@ -162,7 +162,7 @@ async def test_errors_of_an_upstream_are_one_event(dialect, watched):
     assert kinds.count(b"message_stop") == 0
 
 
-async def test_headers_of_an_upstream(subtests):
+async def test_headers_of_an_upstream(subtests: pytest.Subtests) -> None:
     """What comes back is a closed list, one line each; a cookie, a redirect or an origin of its own does not."""
     hostile = [b"set-cookie: a=b", b"location: http://evil", b"access-control-allow-origin: *", b"content-length: 2",
                b"x-loopway-iterations: 99", b"x-request-id: theirs", b"server: evil", b"transfer-encoding: identity",

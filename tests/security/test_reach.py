@@ -54,7 +54,7 @@ def _fields(url: str) -> dict[str, tuple[dict[str, str], dict[str, Any], str]]:
 
 
 @pytest.mark.parametrize("dialect", BOTH)
-async def test_no_field_chooses_a_host(dialect, trap, subtests):
+async def test_no_field_chooses_a_host(dialect: str, trap: Wire, subtests: pytest.Subtests) -> None:
     """Whatever a request says, the configured upstream is called at its own path, or nobody is."""
     async with gateway_over({"m": lambda _: Reply(text("fine"))}, [Puppet()]) as run:
         for name, (headers, more, query) in _fields(trap.url).items():
@@ -70,8 +70,8 @@ async def test_no_field_chooses_a_host(dialect, trap, subtests):
                 assert all(one.path == PATHS[dialect] for one in run.model.requests[asked:])
                 assert len(run.model.requests) - asked == (status == 200)
         async with raw(run.url) as client:
-            body = json.dumps(request_body(dialect)).encode()
-            await client.send(request(body=body, path=(trap.url + PATHS[dialect]).encode()))
+            plain = json.dumps(request_body(dialect)).encode()
+            await client.send(request(body=plain, path=(trap.url + PATHS[dialect]).encode()))
             assert await client.answers() == [200]
     assert trap.connections == 0
 
@@ -82,7 +82,7 @@ PATHS_THAT_ARE_NONE = (
 )  # fmt: skip
 
 
-async def test_no_other_path_reaches_an_upstream(subtests):
+async def test_no_other_path_reaches_an_upstream(subtests: pytest.Subtests) -> None:
     """Only the documented paths are passed on, with the upstream's key: nobody uses it for files or batches."""
     async with gateway_over({"m": lambda _: Reply(text("fine"))}) as run:
         for path in PATHS_THAT_ARE_NONE:
@@ -119,7 +119,7 @@ SPELLINGS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("dialect", BOTH)
-async def test_no_spelling_reaches_another_model(dialect, subtests):
+async def test_no_spelling_reaches_another_model(dialect: str, subtests: pytest.Subtests) -> None:
     """A key for `cheap` never has a call made for `dear`, on any path that is passed on."""
     other = {"messages": ["/v1/messages/count_tokens"], "chat_completions": ["/v1/embeddings", "/v1/completions"]}
     models = [{"name": "dear", "upstream": "scripted", "model": "very-dear"}]
@@ -143,7 +143,7 @@ async def test_no_spelling_reaches_another_model(dialect, subtests):
         assert (await run.client.get("/v1/models/dear", headers={"x-api-key": CHEAP})).status_code == 404
 
 
-async def test_keys_that_are_none(subtests):
+async def test_keys_that_are_none(subtests: pytest.Subtests) -> None:
     """No spelling of a wrong key is a good one; and none of them has its body read."""
     wrong = {
         "none": [],
@@ -172,7 +172,7 @@ async def test_keys_that_are_none(subtests):
             assert await client.answers() == [401]
 
 
-async def test_the_admin_port(subtests):
+async def test_the_admin_port(subtests: pytest.Subtests) -> None:
     """Metrics are not on the clients' port, exchanges not on the admin one, no secret and no prompt on either."""
     async with gateway_over({"m": lambda _: Reply(call("mine", {"n": 1}))}, [Puppet()]) as run:
         await run.post("messages", request_body("messages", words="a-private-word", metadata={"user_id": "a-user"}))
@@ -188,7 +188,7 @@ async def test_the_admin_port(subtests):
             assert word not in told
 
 
-async def test_waiting_pipelined_bodies_are_bounded():
+async def test_waiting_pipelined_bodies_are_bounded() -> None:
     """Behind a request that is under way a connection holds a part of a megabyte of the next ones, not all of them."""
     release = asyncio.Event()
 
@@ -202,7 +202,7 @@ async def test_waiting_pipelined_bodies_are_bounded():
         await run.model.until(lambda: len(run.model.requests) == 1)
         await asyncio.sleep(0.2)  # time for all of it to come, if it were read
         (connection,) = run.serving._main.server_state.connections
-        held = sum(len(cycle.body) for cycle, _ in connection.pipeline)  # type: ignore[union-attr]
+        held = sum(len(cycle.body) for cycle, _ in connection.pipeline)  # type: ignore[union-attr,misc]
         assert held < 1_000_000
         assert client.writer.transport.get_write_buffer_size() > 10_000_000
         release.set()

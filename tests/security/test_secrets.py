@@ -89,14 +89,14 @@ async def _noise(run: Run) -> list[str]:
                             continue
                         if answer.status_code >= 400:
                             told += [answer.text, str(answer.headers)]
-    for body in (
+    for odd in (
         b"{",
         b"[" * 5000,
         b'{"model":"m","model":"m"}',
         b'{"model":"m","messages":5}',
         json.dumps(PRIVATE).encode(),
     ):
-        answer = await run.post("messages", body)
+        answer = await run.post("messages", odd)
         told += [answer.text, str(answer.headers)]
     async with raw(run.url) as client:
         await client.send(request(b"x-a: b\0", PRIVATE["a cookie"].encode()))
@@ -110,7 +110,9 @@ def _raises(given: dict[str, Any]) -> Any:
     return given["rerun"]
 
 
-async def test_nothing_is_told(collector, capfd, subtests):
+async def test_nothing_is_told(
+    collector: Collector, capfd: pytest.CaptureFixture[str], subtests: pytest.Subtests
+) -> None:
     """Errors, logs, metrics, spans, reprs, printed text: no key is in any, and no prompt in all but the first."""
     upstream = {
         "api_key": SECRETS["the upstream's key"],
@@ -158,7 +160,7 @@ async def test_nothing_is_told(collector, capfd, subtests):
                 ] == []
 
 
-async def test_clients_keys_never_travel(subtests):
+async def test_clients_keys_never_travel(subtests: pytest.Subtests) -> None:
     """Neither header of a client's key reaches the upstream, nor a hook; the upstream's own never comes back."""
     seen: list[str] = []
 
@@ -184,7 +186,7 @@ async def test_clients_keys_never_travel(subtests):
 
 
 @pytest.mark.parametrize("presented", ["first-key", "last-key", "no-key", "first-key "])
-def test_comparison_takes_constant_time(presented, monkeypatch):
+def test_comparison_takes_constant_time(presented: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every key is compared, by `hmac.compare_digest` over digests of one length, whichever it is that fits."""
     compared: list[tuple[int, int]] = []
 

@@ -159,44 +159,35 @@ def run(
     seen: tuple[str, ...] = ()
     while True:
         reply: Reply = yield Call(request, depth)
-        if (reply.broken and reply.calls) or reply.fault or reply.delivered:
-            # No tool runs on a broken reply, and none on one whose calls the client is already answering.
-            if _mixed(reply, declared, owned, served):
-                yield Keep(request, reply)
-            yield Decided(depth, "skip")
-            return Finished(reply, depth + 1)
         tool_calls += sum(call.name in owned for call in reply.calls)
+        # No tool runs on a broken reply, and none on one whose calls the client is already answering.
+        hands_off = bool(reply.fault or reply.delivered or (reply.broken and reply.calls))
         after = -1
         while True:
-            claim: Claim | None = yield Gate(reply, depth, after, seen, limits)
+            claim: Claim | None = None if hands_off else (yield Gate(reply, depth, after, seen, limits))
             if claim is None:
                 if _mixed(reply, declared, owned, served):
                     yield Keep(request, reply)
                 yield Decided(depth, "skip")
                 return Finished(reply, depth + 1)
             print_ = fingerprint(claim.context, reply.calls)
-            if print_ in seen:
-                if limits.on_repeat == "tell_model" and _all_ours(reply, claim, declared, owned):
-                    repeat: Answers | None = refusing(reply, REPEATED)
-                else:
-                    yield Decided(depth, "terminate", claim.name, "fingerprint", print_)
-                    return Stopped(reply, depth + 1, "fingerprint")
-            else:
-                repeat = None
-            breach = limits.breach(depth=depth, seconds=seconds(), tool_calls=tool_calls)
+            repeated = print_ in seen
+            told = repeated and limits.on_repeat == "tell_model" and _all_ours(reply, claim, declared, owned)
+            breach: Breach | None = "fingerprint"
+            if not repeated or told:
+                breach = limits.breach(depth=depth, seconds=seconds(), tool_calls=tool_calls)
             if breach is not None:
-                if limits.on_limit == "stop" or not _all_ours(reply, claim, declared, owned):
+                final = breach != "fingerprint" and limits.on_limit == "final_answer"
+                if not final or not _all_ours(reply, claim, declared, owned):
                     yield Decided(depth, "terminate", claim.name, breach, print_)
                     return Stopped(reply, depth + 1, breach)
                 yield Decided(depth, "rerun", claim.name, breach, print_)
                 last: Reply = yield Call(request.answered(refusing(reply, NO_MORE, choice_none=True)), depth + 1)
                 yield Decided(depth + 1, "skip")
                 return Stopped(last, depth + 2, breach)
-            if repeat is not None:
-                yield Decided(depth, "rerun", claim.name, None, print_)
-                request = request.answered(repeat)
-                break
-            decision: Decision = yield Plan(reply, depth, claim, seen, limits)
+            decision: Decision = Answered(refusing(reply, REPEATED))
+            if not told:
+                decision = yield Plan(reply, depth, claim, seen, limits)
             match decision:
                 case Skip():
                     after = claim.hook
@@ -207,20 +198,21 @@ def run(
                 case Terminate():
                     yield Decided(depth, "terminate", claim.name, None, print_)
                     return Finished(reply, depth + 1)
-                case Rerun(patch):
+                case Rerun() | Answered():
                     yield Decided(depth, "rerun", claim.name, None, print_)
-                    request = request.patched(patch)
-                    limits = limits.asked(patch.kwargs.get("max_agentic_loops"))
-                    seen = (*seen, print_)
-                    break
-                case Answered(answers):
-                    yield Decided(depth, "rerun", claim.name, None, print_)
-                    request = request.answered(answers)
+                    request, limits = _rerun(request, limits, decision)
                     seen = (*seen, print_)
                     break
                 case _:
                     assert_never(decision)
         depth += 1
+
+
+def _rerun(request: Request, limits: Limits, decision: Rerun | Answered) -> tuple[Request, Limits]:
+    """The next request, and the limits that hold from then on."""
+    if isinstance(decision, Answered):
+        return request.answered(decision.answers), limits
+    return request.patched(decision.patch), limits.asked(decision.patch.kwargs.get("max_agentic_loops"))
 
 
 def _mixed(reply: Reply, declared: frozenset[str], owned: frozenset[str], served: frozenset[str]) -> bool:

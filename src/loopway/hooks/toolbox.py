@@ -110,9 +110,7 @@ class Toolbox:
         detail: str | None = None
         self._listener(subject, ToolBegan(tool=call.name, call_id=call.id, depth=context.depth, tool_of=offer.name))
         try:
-            arguments = call.arguments
-            if not isinstance(arguments, dict):
-                raise ToolError(f"The arguments of {call.name} are no object; call it again with an object.")
+            arguments = _arguments(call)
             async with asyncio.timeout(seconds) as limit:
                 result = _result(await offer.source.call(call.name, arguments, context))
         except ToolError as wrong:
@@ -150,6 +148,12 @@ class Toolbox:
         return Answer(
             call, _capped(result.content, tool.most_characters), result.error, result.shown, dict(result.usage)
         )
+
+
+def _arguments(call: ToolCall) -> dict[str, Any]:
+    if isinstance(call.arguments, dict):
+        return call.arguments
+    raise ToolError(f"The arguments of {call.name} are no object; call it again with an object.")
 
 
 def _result(returned: Any) -> ToolResult:

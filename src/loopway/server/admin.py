@@ -142,7 +142,7 @@ def _anthropic_model(name: str) -> dict[str, Any]:
 
 
 def _anthropic_list(names: Sequence[str], query: Any) -> dict[str, Any]:
-    """A page as Anthropic cuts it: `limit` (at most 1000), `after_id`, `before_id`; all of them if none is asked for."""
+    """A page as Anthropic cuts it: `limit` (at most 1000), `after_id`, `before_id`; all if none is asked for."""
     page = list(names)
     after, before = query.get("after_id"), query.get("before_id")
     if after in page:

@@ -1,4 +1,4 @@
-"""A Messages request. https://docs.anthropic.com/en/api/messages"""
+"""A Messages request, as https://docs.anthropic.com/en/api/messages describes it."""
 
 from __future__ import annotations
 
