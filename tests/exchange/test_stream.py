@@ -339,3 +339,31 @@ async def test_a_client_that_does_not_read_holds_upstream_back(dialect: str, wat
     assert (sent, state) == (LARGE, "answered")
     assert got.count(b"x") >= LARGE * PIECE
     assert got.endswith(b"0\r\n\r\n")
+
+
+@both
+@pytest.mark.parametrize("watched", [True, False])
+async def test_a_pre_call_hook_that_takes_long_keeps_the_stream_alive(dialect: str, watched: bool) -> None:
+    """Pings go out while it runs; then the stream follows, its bytes unchanged where nobody watches."""
+    go = asyncio.Event()
+
+    class Slow(Puppet):
+        async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: Any, call_type: str) -> Any:
+            await go.wait()
+            return data
+
+    tools = ["mine"] if watched else ["other"]
+    loop = {"keepalive_seconds": 0.02}
+    async with gateway_over({"m": [Reply(text("late", pieces=1))]}, [Slow()], loop=loop) as run:
+        ping = b"event: ping" if dialect == "messages" else b": ping"
+        async with run.stream(dialect, request_body(dialect, tools=tools)) as answer:
+            pieces = answer.aiter_raw()
+            raw = b""
+            while raw.count(ping) < 3:
+                raw += await anext(pieces)
+            assert run.model.requests == []
+            go.set()
+            raw += b"".join([piece async for piece in pieces])
+    assert b"late" in raw
+    if not watched:
+        assert raw.rindex(ping) < raw.index(b"late")

@@ -77,7 +77,9 @@ class Reader:
 
     def _ends_behind(self, position: int) -> bool:
         """Whether an event may end behind this place."""
-        return self._first or _BOUNDARY.search(self._pending, position) is not None
+        if self._first or self._pending.find(b"\n\n", position) >= 0:
+            return True
+        return self._pending.find(b"\r", position) >= 0 and _BOUNDARY.search(self._pending, position) is not None
 
     def _cut(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []

@@ -156,6 +156,8 @@ class Driver:
             request = await self._pre_call(exchange, request)
         mode = self._stream_mode(exchange.incoming)
         if not self._watched(exchange, request, mode):
+            if self._chain.has_pre_call and request.stream:
+                exchange.sink.keep_alive(0, b"")  # the bytes that come now are the upstream's alone
             await pass_through(exchange, request)
             return
         if request.thread:
@@ -206,6 +208,8 @@ class Driver:
             exchange.session = self._chain.session(exchange.subject, _caller(incoming, request))
         if self._chain.has_pre_call:
             exchange.phase = "hook"
+            if request.stream:
+                exchange.sink.keep_alive(self._settings.keepalive_seconds, exchange.dialect.ping)
             before = request.loops
             request = await exchange.hooks.pre_call(request, self._accept(exchange))
             exchange.phase = "request"

@@ -95,5 +95,5 @@ class Sink(Protocol):
         ...
 
     def keep_alive(self, seconds: float, frame: bytes) -> None:
-        """From now on, send this frame after so many seconds of silence; also as the first byte."""
+        """From now on, send this frame after so many seconds of silence, also as the first byte; 0 seconds: no more."""
         ...

@@ -87,10 +87,12 @@ class Responder:
         self._ending = self._closed = True
 
     def keep_alive(self, seconds: float, frame: bytes) -> None:
-        """From now on, send this frame after so many seconds of silence."""
+        """From now on, send this frame after so many seconds of silence; 0 seconds: no more."""
+        if self._pulse is not None:
+            self._pulse.cancel()
         self._silence, self._ping = seconds, frame
         self._last = self._loop.time()
-        self._pulse = self._loop.call_later(seconds, self._tick)
+        self._pulse = self._loop.call_later(seconds, self._tick) if seconds > 0 else None
 
     # --- its life ---
 
@@ -193,7 +195,7 @@ class Responder:
 
     async def _send_ping(self) -> None:
         async with self._lock:
-            if self._ending:
+            if self._ending or not self._ping:
                 return
             await self._open(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
             self._last = self._loop.time()
