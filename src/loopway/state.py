@@ -76,6 +76,7 @@ class MemoryStore:
         try:
             self._kept[key] = (value, self._seconds)
         except ValueError:
+            self._kept.pop(key, None)
             structlog.get_logger().warning("state_too_large", bytes=len(value))
 
     async def claim(self, key: str, seconds: float) -> bool:

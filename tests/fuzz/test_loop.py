@@ -48,7 +48,7 @@ LIMITS = st.builds(
 CONTEXTS = st.sampled_from([None, {}, {"calls": [{"name": "mine", "input": {}}]}, {"query": 1}, {"query": 2}])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(data=st.data(), limits=LIMITS, tick=st.sampled_from([0.0, 0.5]))
 def test_any_exchange_ends_in_order(data: st.DataObject, limits: Limits, tick: float) -> None:
     """Depths rise by one, gates are asked behind one another, each iteration is decided once, the limits hold."""
