@@ -10,10 +10,10 @@ UV := $(shell uv pip install --help 2>/dev/null | grep -q -e '--group' && comman
 INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check fix test cov bench soak fuzz audit sbom lock chart image
+.PHONY: help demo check fix test cov bench bench-peers soak fuzz audit sbom lock chart image
 
 help:  ## Show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.core  ## Run the gateway over a scripted model: no key, no network (PORT=4000)
 	@$(BIN)/python -m loopway demo --port $(PORT)
@@ -28,8 +28,8 @@ fix: $(VENV)/.dev  ## Format, and mend what ruff can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check
 
-test: $(VENV)/.test  ## Run every test; a warning is an error (ARGS="-k word")
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.test  ## Run every test on two cores; a warning is an error (ARGS="-k word")
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 cov: $(VENV)/.test  ## Run every test, and show the lines that none has run
 	$(BIN)/python -m pytest --cov --cov-report=term-missing $(ARGS)
@@ -37,19 +37,23 @@ cov: $(VENV)/.test  ## Run every test, and show the lines that none has run
 bench: $(VENV)/.core  ## Measure against a bare forwarder; needs wrk and nginx (ARGS="--only rerun")
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-soak: $(VENV)/.test  ## Mixed load with faults for a minute; ARGS="--seconds 3600" for an hour
-	$(BIN)/python benchmarks/soak.py $(ARGS)
+bench-peers: $(VENV)/.core  ## Measure LiteLLM, Portkey and agentic-api beside it; installs them
+	$(BIN)/python benchmarks/peers.py $(ARGS)
 
-fuzz: $(VENV)/.test  ## Feed the readers random bytes for a while
-	$(BIN)/python -m pytest -q tests/fuzz --hypothesis-profile=long $(ARGS)
+soak: $(VENV)/.test  ## Mixed load with faults for a minute (SECONDS=3600 for an hour)
+	$(BIN)/python benchmarks/soak.py $(or $(SECONDS),60)
+
+fuzz: $(VENV)/.test  ## Feed the readers random bytes for a minute (SECONDS=)
+	@$(INSTALL) 'atheris>=3'
+	$(BIN)/python tests/fuzz/for_atheris.py $(or $(SECONDS),60)
 
 audit: $(VENV)/.core  ## Look for known vulnerabilities in what is installed
-	@$(INSTALL) pip-audit
-	$(BIN)/pip-audit --skip-editable
+	@$(INSTALL) 'pip-audit>=2.9'
+	$(BIN)/python -m pip_audit --strict --disable-pip --require-hashes -r requirements/lock.txt
 
 sbom: $(VENV)/.core  ## Write sbom.json (CycloneDX) of what is installed
-	@$(INSTALL) cyclonedx-bom
-	$(BIN)/cyclonedx-py environment $(BIN)/python --output-reproducible -o sbom.json
+	@$(INSTALL) 'cyclonedx-bom>=7'
+	$(BIN)/cyclonedx-py requirements requirements/lock.txt --output-reproducible -o sbom.json
 
 lock: $(VENV)/.core  ## Renew requirements/*.txt, which the image installs
 	@$(INSTALL) uv

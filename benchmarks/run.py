@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ import httpx
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 KEY = "bench-key-1"
+HOOKS = ("bench_hooks.answer", "bench_hooks.look", "bench_hooks.served_for_four")
+NONE: Mapping[str, str] = {}
 PIN = shutil.which("taskset") is not None and (os.cpu_count() or 1) > 1
 
 FIXED = (
@@ -126,7 +128,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
 
     def start(self, name: str, core: int, command: list[str], port: int, env: dict[str, str] | None = None) -> float:
@@ -136,7 +138,7 @@ class Bench:
         process = subprocess.Popen(
             pinned(core, *command), cwd=HERE, env={**os.environ, **(env or {})}, stdout=log, stderr=log
         )
-        self.processes.append(process)
+        self.processes[name] = process
         self.ports[name] = port
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
@@ -164,7 +166,7 @@ class Bench:
         )
         self.start("nginx", 1, ["nginx", "-c", str(self.folder / "nginx.conf")], port)
 
-    def gateway(self, name: str, env: dict[str, str] | None = None) -> float:
+    def gateway(self, name: str, env: dict[str, str] | None = None, hooks: Sequence[str] = HOOKS) -> float:
         """Serve the gateway; gives the seconds until it is ready."""
         port, admin = free_port(), free_port()
         both = {"api_key": "k", "dialects": ["messages", "chat_completions"]}
@@ -180,7 +182,7 @@ class Bench:
                 {"name": "fixed", "upstream": "nginx"},
                 *({"name": one, "upstream": "python"} for one in names),
             ],
-            "hooks": ["bench_hooks.answer", "bench_hooks.look", "bench_hooks.served_for_four"],
+            "hooks": list(hooks),
             "telemetry": {"log_level": "warning"},
         }
         path = HERE / f".bench-{name}-{os.getpid()}.json"
@@ -191,23 +193,25 @@ class Bench:
         finally:
             path.unlink()
 
-    def stop(self) -> None:
-        """End everything."""
-        for process in self.processes:
+    def stop(self, *names: str) -> None:
+        """End these, or everything."""
+        ending = [self.processes.pop(name) for name in names or tuple(self.processes)]
+        for process in ending:
             process.send_signal(signal.SIGTERM)
-        for process in self.processes:
+        for process in ending:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)
             process.kill()
 
 
-def load(port: int, work: Workload, seconds: float, folder: Path) -> float:
+def load(port: int, work: Workload, seconds: float, folder: Path, headers: Mapping[str, str] = NONE) -> float:
     """Requests per second. Ends the run if any answer is not a 200."""
     script = folder / "post.lua"
     script.write_text(
         "wrk.method='POST'\nlocal f=io.open('" + str(folder / "body.json") + "')\nwrk.body=f:read('*a')\nf:close()\n"
         f"wrk.headers['content-type']='application/json'\nwrk.headers['x-api-key']='{KEY}'\n"
         "wrk.headers['anthropic-version']='2023-06-01'\n"
+        + "".join(f"wrk.headers['{name}']='{value}'\n" for name, value in headers.items())
     )
     (folder / "body.json").write_text(work.body)
     url = f"http://127.0.0.1:{port}{work.path}"
@@ -283,7 +287,7 @@ def added_latency(bench: Bench, number: int) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[tuple[Bench, dict[str, float]]]:
+def running(hooks: Sequence[str] = HOOKS) -> Iterator[tuple[Bench, dict[str, float]]]:
     """All servers of the run, and what their start told."""
     with tempfile.TemporaryDirectory(prefix="loopway-bench-") as folder:
         bench = Bench(Path(folder))
@@ -298,8 +302,8 @@ def running() -> Iterator[tuple[Bench, dict[str, float]]]:
             for which in ("python", "nginx"):
                 upstream = f"http://127.0.0.1:{bench.ports[which]}"
                 bench.uvicorn(f"R-{which}", 0, "yardstick:app", {"BENCH_UPSTREAM": upstream})
-            facts["ready_seconds"] = round(bench.gateway("plain"), 2)
-            facts["idle_mb"] = round(_rss_mb(bench.processes[-1].pid), 1)
+            facts["ready_seconds"] = round(bench.gateway("plain", hooks=hooks), 2)
+            facts["idle_mb"] = round(_rss_mb(bench.processes["plain"].pid), 1)
             trace = {
                 "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
                 "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -374,6 +378,8 @@ def main() -> None:
     if not shutil.which("wrk"):
         sys.exit("wrk is not installed; it makes the load (Debian: apt-get install wrk nginx-light)")
     wanted = [work for work in WORKLOADS if given.only in work.name]
+    if PIN:
+        os.sched_setaffinity(0, {1})  # the paced load is made here; servers are put on their cores by taskset
     with running() as (bench, started):
         facts: dict[str, Any] = dict(started)
         rows = []

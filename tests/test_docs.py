@@ -185,7 +185,7 @@ def test_json(block: Block) -> None:
     json.loads(block.code)
 
 
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 @of("bash")
