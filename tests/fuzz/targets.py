@@ -80,7 +80,7 @@ def request(data: bytes) -> None:
             made.metadata,
             made.data,
             made.parameters,
-            made.history_call_ids,
+            made.history,
             lambda made=made: made.replaced(made.data()),  # type: ignore[misc]
             lambda made=made: made.patched(AgenticLoopRequestPatch(max_tokens=1, tools=[])),  # type: ignore[misc]
             lambda made=made: made.offering([("t", "", {})]),  # type: ignore[misc]

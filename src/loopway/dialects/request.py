@@ -6,6 +6,8 @@ touches keep their bytes.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -13,6 +15,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from loopway.dialects.members import Members, NotAnObject
+from loopway.dialects.text import text_of_messages
 from loopway.engine.answers import Answer, Answers, Kept
 from loopway.engine.limits import loops_asked
 from loopway.engine.plan import AgenticLoopRequestPatch
@@ -109,6 +112,10 @@ class Request(ABC):
         if not isinstance(messages, list):
             raise BadRequest(f"$.messages: it is {_kind(messages)}; write a list of messages", "$.messages")
         return messages
+
+    def system(self) -> Any:
+        """The system prompt that stands beside the messages (Messages), as fresh plain data, or None."""
+        return self._members.get("system")
 
     def tools(self) -> list[Any] | None:
         """The tools as fresh plain data, or None where the request has none."""
@@ -225,12 +232,23 @@ class Request(ABC):
                 return self._completed(messages, place, answers)
         return None
 
-    def history_call_ids(self) -> list[str]:
-        """The ids of all calls in the assistant turns of the history, in order."""
+    def history(self) -> list[tuple[tuple[str, ...], str]]:
+        """The assistant turns of the history that make calls: the calls' ids, and a mark of the whole turn."""
         messages = self._members.get("messages")
         if not isinstance(messages, list):
             return []
-        return [id_ for message in messages if isinstance(message, dict) for id_ in self._call_ids(message)]
+        turns: list[tuple[tuple[str, ...], str]] = []
+        before: Any = None
+        for message in messages:
+            if isinstance(message, dict) and (calls := self._calls_of(message)):
+                turns.append((tuple(id_ for id_, _, _ in calls), mark_of(calls, before)))
+            before = message
+        return turns
+
+    def mark(self, calls: Sequence[tuple[str, str, Any]]) -> str:
+        """The mark that a turn with these calls (id, name, arguments) has when it comes back behind this request."""
+        messages = self._members.get("messages")
+        return mark_of(calls, messages[-1] if isinstance(messages, list) and messages else None)
 
     def _rerun(self, changed: dict[str, Any], removed: tuple[str, ...], model: str | None = None) -> Self:
         if model is not None:
@@ -260,8 +278,11 @@ class Request(ABC):
         """A tool in the dialect's shape."""
 
     @abstractmethod
+    def _calls_of(self, message: dict[str, Any]) -> list[tuple[str, str, Any]]:
+        """The calls that an assistant turn makes: id, name, arguments."""
+
     def _call_ids(self, message: dict[str, Any]) -> list[str]:
-        """The ids of the calls that an assistant turn makes."""
+        return [id_ for id_, _, _ in self._calls_of(message)]
 
     @abstractmethod
     def _restored(self, messages: list[dict[str, Any]], kept: Kept) -> list[dict[str, Any]]:
@@ -284,6 +305,25 @@ class Request(ABC):
 
     def _max_tokens_member(self) -> str:
         return "max_tokens"
+
+
+def mark_of(calls: Sequence[tuple[str, str, Any]], before: Any) -> str:
+    """What tells an assistant turn from another one whose calls have the same ids.
+
+    Made of its calls and the text of the message before it, which a client sends back as they are; its own text is
+    not, since a stream has more of it than a JSON answer.
+    """
+    told = json.dumps(
+        [sorted([id_, name, _plain(given)] for id_, name, given in calls), text_of_messages([before])], sort_keys=True
+    )
+    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _plain(arguments: Any) -> str:
+    try:
+        return json.dumps(arguments, sort_keys=True, default=repr)
+    except (RecursionError, ValueError):
+        return "nested too deeply"
 
 
 def _kind(value: object) -> str:

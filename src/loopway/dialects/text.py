@@ -25,9 +25,18 @@ def text_of_reply(value: dict[str, Any]) -> str:
 
 
 def _parts(message: Any) -> list[str]:
+    """The texts of a message, of the results of tools and of documents in it, in their order."""
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, str):
         return [content] if content else []
-    if not isinstance(content, list):
-        return []
-    return [block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str)]
+    parts: list[str] = []
+    for block in content if isinstance(content, list) else []:
+        if not isinstance(block, dict):
+            continue
+        if isinstance(block.get("text"), str):
+            parts.append(block["text"])
+        elif block.get("type") == "tool_result":
+            parts += _parts(block)
+        elif isinstance(source := block.get("source"), dict) and source.get("type") == "text":
+            parts.append(str(source.get("data", "")))
+    return parts

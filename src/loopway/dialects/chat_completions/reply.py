@@ -225,6 +225,11 @@ class Fold:
         return read(msgspec.json.decode(raw), raw, fault=fault, delivered=delivered)
 
 
+def _dicts(value: object) -> list[dict[str, Any]]:
+    """The objects of a list; what has another shape is passed over, as the splicer does."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 class _Completion:
     """A completion as it grows. Null never replaces a value."""
 
@@ -259,7 +264,7 @@ class _Completion:
                 continue  # the first that says something is the stream's
             if value is not None or name not in self._top:
                 self._top[name] = value
-        for choice in chunk.get("choices") or ():
+        for choice in _dicts(chunk.get("choices")):
             if choice.get("index") in (0, None):
                 self._add(choice)
 
@@ -271,12 +276,13 @@ class _Completion:
                 self._grow(self._choice, name, value)
             elif value is not None or name not in self._choice:
                 self._choice[name] = value
-        for name, value in (choice.get("delta") or {}).items():
+        delta = choice.get("delta")
+        for name, value in delta.items() if isinstance(delta, dict) else ():
             if name == "role":
                 if value:
                     self._message.setdefault(name, value)
             elif name == "tool_calls":
-                for fragment in value or ():
+                for fragment in _dicts(value):
                     self._fragment(fragment)
             elif name in TEXTS:
                 self._text(name, value)
@@ -294,13 +300,16 @@ class _Completion:
             self._grow(self._message, name, value)
 
     def _fragment(self, fragment: dict[str, Any]) -> None:
-        body = fragment.get("function") or fragment.get("custom") or {}
-        number = self._keys.of(fragment.get("index"), fragment.get("id"), body.get("name"))
+        body = fragment.get("function") or fragment.get("custom")
+        called = body.get("name") if isinstance(body, dict) else None
+        number = self._keys.of(fragment.get("index"), fragment.get("id"), called)
         call = self._calls.setdefault(number, {})
         for name, value in fragment.items():
             if name == "index":
                 continue
-            if isinstance(value, dict) and name in ("function", "custom"):
+            if name in ("function", "custom"):
+                if not isinstance(value, dict):
+                    continue
                 grown = call.setdefault(name, {})
                 for key, piece in value.items():
                     if key == "name":

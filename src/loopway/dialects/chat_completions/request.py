@@ -70,17 +70,38 @@ class ChatRequest(Request):
             turn["audio"] = {"id": audio.get("id")}
         return turn
 
+    def _turns(self, answers: Answers) -> list[dict[str, Any]]:
+        """The assistant turn and its results. Calls without an id get one, or no result could name them."""
+        turn = self.assistant_turn(answers.reply)
+        results = self._results(answers.results)
+        made = turn.get("tool_calls")
+        if isinstance(made, list) and len(made) == len(results):
+            for number, (one, result) in enumerate(zip(made, results, strict=True)):
+                if not one.get("id"):
+                    one["id"] = f"call_{number}"
+                    result.clear()
+                    given = answers.results[number]
+                    result.update(role="tool", tool_call_id=one["id"], content=_text_of(given))
+        return [turn, *results]
+
     def _results(self, answers: Sequence[Answer]) -> list[dict[str, Any]]:
         return [_result(answer) for answer in answers]
 
     def _tool(self, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
-    def _call_ids(self, message: dict[str, Any]) -> list[str]:
+    def _calls_of(self, message: dict[str, Any]) -> list[tuple[str, str, Any]]:
         calls = message.get("tool_calls")
         if message.get("role") != "assistant" or not isinstance(calls, list):
             return []
-        return [call["id"] for call in calls if isinstance(call, dict) and isinstance(call.get("id"), str)]
+        found: list[tuple[str, str, Any]] = []
+        for call in calls:
+            if isinstance(call, dict) and isinstance(call.get("id"), str):
+                function = call.get("function") or call.get("custom")
+                if isinstance(function, dict):
+                    given = function.get("arguments", function.get("input"))
+                    found.append((call["id"], str(function.get("name", "")), _read(given)))
+        return found
 
     def _restored(self, messages: list[dict[str, Any]], kept: Kept) -> list[dict[str, Any]]:
         wanted = set(kept.client_ids)
@@ -158,3 +179,11 @@ def _results_behind(messages: list[dict[str, Any]], place: int) -> tuple[dict[st
         own[str(messages[end].get("tool_call_id"))] = messages[end]
         end += 1
     return own, end
+
+
+def _read(arguments: Any) -> Any:
+    """Arguments as data, so that a client may write their JSON in its own way."""
+    try:
+        return msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+    except (msgspec.MsgspecError, RecursionError):
+        return arguments

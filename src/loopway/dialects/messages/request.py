@@ -59,11 +59,12 @@ class MessagesRequest(Request):
     def _tool(self, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"name": name, "description": description, "input_schema": schema}
 
-    def _call_ids(self, message: dict[str, Any]) -> list[str]:
+    def _calls_of(self, message: dict[str, Any]) -> list[tuple[str, str, Any]]:
         content = message.get("content")
         if message.get("role") != "assistant" or not isinstance(content, list):
             return []
-        return [_text(block.get("id")) for block in content if _is(block, "tool_use")]
+        found = [block for block in content if _is(block, "tool_use")]
+        return [(_text(block.get("id")), _text(block.get("name")), block.get("input")) for block in found]
 
     def _restored(self, messages: list[dict[str, Any]], kept: Kept) -> list[dict[str, Any]]:
         wanted = set(kept.client_ids)
