@@ -226,6 +226,7 @@ def build(
         spans = otel.export()
     except otel.Unusable as wrong:
         problems.append(Problem(wrong.variable, str(wrong)))
+    _check_tools(found, draft, problems)
     rules = _load_rules(draft, problems)
     settings = adjust(draft.checked(problems))
     return Gateway(settings, _distinct(found), rules, listeners=listeners, scraped=scraped, spans=spans)
@@ -264,6 +265,26 @@ def _load_hooks(draft: Draft, problems: list[Problem]) -> list[tuple[str, object
         except registry.Unusable as wrong:
             problems.append(Problem(f"litellm.callbacks[{number}]", str(wrong)))
     return found
+
+
+def _check_tools(found: Sequence[tuple[str, object]], draft: Draft, problems: list[Problem]) -> None:
+    """Refuse what would be passed over silently: a hook that is there twice, two tools of one name, a model unknown."""
+    models = {model.name for model in draft.settings.models} if draft.settings is not None else None
+    hooks: dict[int, str] = {}
+    tools: dict[str, str] = {}
+    for name, hook in found:
+        if id(hook) in hooks:
+            problems.append(Problem("hooks", f"{name!r} is there twice (as {hooks[id(hook)]!r}); name it once"))
+            continue
+        hooks[id(hook)] = name
+        for tool in hook.tools() if isinstance(hook, ToolSource) else ():
+            if tool.name in tools:
+                text = f"{name!r} and {tools[tool.name]!r} both offer a tool {tool.name!r}; give one another name"
+                problems.append(Problem("hooks", text))
+            tools[tool.name] = name
+            unknown = sorted(tool.models - models) if tool.models and models is not None else []
+            texts = [f"{name!r} is for the model {model!r}, which is not configured" for model in unknown]
+            problems += [Problem("hooks", text) for text in texts]
 
 
 def _load_rules(draft: Draft, problems: list[Problem]) -> tuple[list[tuple[str, Rule]], list[tuple[str, Rule]]]:
@@ -363,8 +384,15 @@ def _litestar(handlers: Sequence[BaseRouteHandler], **more: Any) -> Litestar:
         openapi_config=None,
         logging_config=None,
         exception_handlers={HTTPException: _failed},
+        after_request=_with_request_id,
         **more,
     )
+
+
+def _with_request_id(response: Response[Any]) -> Response[Any]:
+    """Every answer has an id; those of exchanges and errors have their own already."""
+    response.headers.setdefault("x-request-id", new_request_id())
+    return response
 
 
 def _failed(request: litestar.Request[Any, Any, Any], failure: HTTPException) -> Response[bytes]:

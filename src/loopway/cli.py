@@ -100,6 +100,12 @@ def _check(given: argparse.Namespace) -> int:
     for hook in gateway.chain.hooks:
         names = ", ".join(sorted(hook.owned)) or "every request"
         print(f"hook {hook.name}: {type(hook.instance).__name__} watches {names}")
+    for name, source in gateway.toolbox.sources:
+        tools = ", ".join(tool.name for tool in source.tools()) or "tools that it learns when it starts"
+        print(f"hook {name}: {type(source).__name__} offers {tools}")
+    for kind, rules in (("pre_call", settings.rules.pre_call), ("post_call", settings.rules.post_call)):
+        for rule in rules:
+            print(f"rule {rule}: {kind}")
     print("good")
     return 0
 

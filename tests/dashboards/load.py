@@ -26,7 +26,7 @@ class Slow(Puppet):
 
     async def async_build_agentic_loop_plan(self, *arguments: Any, **more: Any) -> Any:
         if more["messages"][0]["content"] == "slow":
-            await asyncio.sleep(0.25)  # the time that a slow hook takes, not a wait for anything
+            await asyncio.sleep(0.45)  # the time that a slow hook takes, not a wait for anything
         return await super().async_build_agentic_loop_plan(*arguments, **more)
 
 

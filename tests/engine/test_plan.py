@@ -86,8 +86,8 @@ def patched(**fields: Any) -> Any:
         (patched(optional_params={"max_agentic_loops": 2}), "kwargs"),
         (patched(kwargs=None), "request_patch.kwargs"),
         (patched(kwargs={"max_agentic_loops": -1}), "max_agentic_loops is -1"),
-        (patched(kwargs={"max_agentic_loops": True}), "max_agentic_loops is True"),
-        (patched(kwargs={"max_agentic_loops": "3"}), "max_agentic_loops is a str"),
+        (patched(kwargs={"max_agentic_loops": True}), "max_agentic_loops is true"),
+        (patched(kwargs={"max_agentic_loops": "3"}), "max_agentic_loops is a text"),
     ],
 )
 def test_what_is_no_plan_is_refused_with_what_to_write(plan: Any, words: Any) -> None:

@@ -187,6 +187,7 @@ async def test_an_error_that_the_client_does_not_read_holds_nothing(
 ) -> None:
     """The last event does not fit into the buffers: the exchange ends when the client leaves, or at its time limit."""
     monkeypatch.setattr(respond, "_LAST_WORDS_SECONDS", 0.05)
+    monkeypatch.setattr(respond, "_LOOK_AFTER_SECONDS", 0.0)
     monkeypatch.setattr(stream_road, "Reader", Reader)
     begin, _ = around("messages")
     script = [Reply(raw(begin), raw(delta("x" * (12 << 20))), raw(reported("messages")), hold(asyncio.Event()))]

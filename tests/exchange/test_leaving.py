@@ -14,6 +14,7 @@ import pytest_asyncio
 from inprocess import BOTH, Run, gateway_over, request_body
 from loopway import AgenticLoopPlan
 from loopway.engine.notes import Ended, HookRan
+from loopway.server import respond
 from loopway.testing import Reply, call, hold, raw, text
 from puppets import Puppet
 from streams import Live, Notes, live, said
@@ -259,10 +260,12 @@ async def no_more_tasks_than(before: set[asyncio.Task[Any]]) -> None:
         await asyncio.wait(left, timeout=SOON)
 
 
-async def test_a_client_that_stops_reading_and_leaves_is_noticed() -> None:
+async def test_a_client_that_stops_reading_and_leaves_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway waits for a slow reader; when that one is gone, it waits no longer."""
+    monkeypatch.setattr(respond, "_LOOK_AFTER_SECONDS", 0.0)
     many = [raw(b": %b\n\n" % (b"x" * 60_000)) for _ in range(400)]
-    async with gateway_over({"m": [Reply(text("seen", pieces=1), *many)]}, [Puppet()]) as run:
+    open_end = hold(asyncio.Event())
+    async with gateway_over({"m": [Reply(text("seen", pieces=1), *many, open_end)]}, [Puppet()]) as run:
         notes = Notes(run)
         async with live(run, "messages", request_body("messages")) as stream:
             await stream.until(b"seen")

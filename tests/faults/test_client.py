@@ -149,7 +149,7 @@ def h2c_in_chunks() -> bytes:
 
 
 async def test_client(run: Run, subtests: pytest.Subtests) -> None:
-    """It has the statuses of the table, its connection ends, the exchange beside is whole, and nothing is left."""
+    """All of them at once: each has the statuses of the table, its connection ends, and nothing is left."""
 
     async def meets(does: Callable[[Raw], Awaitable[list[int]]]) -> list[int]:
         async with raw(run.url) as client:

@@ -311,3 +311,14 @@ def test_wrong_settings_of_a_built_in_are_a_problem_under_its_key(monkeypatch: p
     problems: list[Problem] = []
     assert registry.built_in("web_search", {}, "hooks[2]", problems) is None
     assert problems == [Problem("hooks[2].web_search", "provider: it is missing")]
+
+
+def test_a_gate_that_cannot_be_called_is_refused() -> None:
+    """Hook methods get all their parameters by name; one that takes fewer would fail on the first reply."""
+
+    class Narrow(AgenticLoopHook):
+        async def async_should_run_agentic_loop(self, response: Any) -> Any:  # type: ignore[override]
+            return False, {}
+
+    with pytest.raises(registry.Unusable, match="cannot be called"):
+        registry.checked(Narrow(), "my_hooks.narrow")

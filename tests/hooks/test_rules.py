@@ -16,24 +16,24 @@ from puppets import Puppet
 both = pytest.mark.parametrize("dialect", BOTH)
 
 MODULE = """
-def no_secrets(text: Any) -> Any:
+def no_secrets(text):
     return "secret" not in text
 
-def long_enough(input: Any) -> Any:
+def long_enough(input):
     if len(input) < 5:
         return {"decision": False, "message": "This answer is too short."}
     return {"decision": True}
 
-def broken(text: Any) -> Any:
+def broken(text):
     raise RuntimeError("inside")
 
-def odd(text: Any) -> Any:
+def odd(text):
     return "yes"
 
 class Rule:
     pass
 
-async def waits(text: Any) -> Any:
+async def waits(text):
     return True
 """
 
@@ -137,3 +137,19 @@ def test_what_is_no_rule_is_refused_at_start(name: Any, words: Any, rules_module
         build(config)
     assert "rules.post_call[0]" in str(refused.value)
     assert words in str(refused.value)
+
+
+@both
+async def test_rules_see_results_of_tools_and_the_system_prompt(dialect: Any, gateway: Any) -> None:
+    """Text is text, wherever it stands in the request."""
+    if dialect == "messages":
+        result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "secret"}]}
+        bodies = [
+            request_body(dialect, messages=[{"role": "user", "content": [result]}]),
+            request_body(dialect, system="secret"),
+        ]
+    else:
+        turn = {"role": "tool", "tool_call_id": "a", "content": "secret"}
+        bodies = [request_body(dialect, messages=[turn])]
+    async with gateway({"m": [Reply(text("fine"))]}, pre_call=["no_secrets"]) as run:
+        assert [(await run.post(dialect, body)).status_code for body in bodies] == [400] * len(bodies)

@@ -85,7 +85,7 @@ def test_the_function_stays_callable() -> None:
     assert add.__doc__ == "Adds."
 
 
-def _no_type(a: Any) -> Any: ...
+def _no_type(a): ...  # type: ignore[no-untyped-def]
 def _stars(*a: int) -> Any: ...
 def _more(**a: int) -> Any: ...
 def _positional(a: int, /) -> Any: ...
@@ -454,3 +454,82 @@ async def test_blocks_that_are_no_json_fail_the_exchange_and_name_the_tool(diale
     assert failed.status_code == 500
     assert "give" in failed.json()["error"]["message"]
     assert again.status_code == 200
+
+
+@server_tool
+async def look_up(word: str) -> str:
+    """Looks a word up."""
+    return f"found {word}"
+
+
+async def _mixed_then_answer(run: Any, dialect: str, words: str, *, keep: bool = True) -> list[Any]:
+    """A reply that may be mixed, and the client's answer to it; what went upstream then."""
+    body = request_body(dialect, tools=["theirs"], words=words)
+    turn = await _turn(run, dialect, body, stream=False)
+    again = {**body, "messages": [*body["messages"], turn, *_answer(dialect)]}
+    assert (await run.post(dialect, again)).status_code == 200
+    sent: list[Any] = run.model.requests[-1].body["messages"]
+    assert keep is (len(str(sent)) > len(str(again["messages"])))
+    return sent
+
+
+@both
+async def test_ids_that_come_again_do_not_mix_conversations(dialect: str) -> None:
+    """A server that counts from `call_0` gives two conversations the same ids: each has its own half, or none."""
+    script = [
+        Reply(text("one"), call("theirs", {"z": 1}, id="yours"), call("look_up", {"word": "ONE"}, id="ours")),
+        Reply(text("end")),
+        Reply(text("two"), call("theirs", {"z": 1}, id="yours")),
+        Reply(text("end")),
+        Reply(text("one"), call("theirs", {"z": 1}, id="yours"), call("look_up", {"word": "THREE"}, id="ours")),
+        Reply(text("end")),
+    ]
+    async with gateway_over({"m": script}, [look_up]) as run:
+        one = await _mixed_then_answer(run, dialect, "first")
+        two = await _mixed_then_answer(run, dialect, "second", keep=False)
+        three = await _mixed_then_answer(run, dialect, "first")
+    assert "found ONE" in str(one)
+    assert "ONE" not in str(two)
+    assert ("found THREE" in str(three), "ONE" in str(three)) == (True, False)
+
+
+@both
+async def test_a_tool_that_is_made_up_has_a_result_in_the_restored_turn(dialect: str) -> None:
+    """Every call of the turn that goes back has one result; else the provider refuses the history."""
+    mixed = [call("look_up", {"word": "x"}, id="ours"), call("invented", {}, id="odd"), call("theirs", {}, id="yours")]
+    async with gateway_over({"m": [Reply(*mixed), Reply(text("end"))]}, [look_up]) as run:
+        sent = await _mixed_then_answer(run, dialect, "hello")
+    found = tool_results(dialect, sent)
+    assert [id_ for id_, _, _ in found] == ["ours", "odd", "yours"]
+    assert "no tool" in found[1][1]
+
+
+@both
+async def test_a_mixed_reply_cannot_pass_the_limit_of_calls_by(dialect: str) -> None:
+    """What is over `max_tool_calls` is not kept for later either."""
+    mixed = [call("look_up", {"word": str(n)}, id=f"o{n}") for n in range(3)]
+    script = [Reply(*mixed, call("theirs", {}, id="yours")), Reply(text("end"))]
+    async with gateway_over({"m": script}, [look_up], loop={"max_tool_calls": 2}) as run:
+        sent = await _mixed_then_answer(run, dialect, "hello", keep=False)
+        assert run.told(ToolRan) == []
+    assert "found" not in str(sent)
+
+
+class Panic(BaseException):
+    """What some native libraries raise."""
+
+
+@both
+async def test_any_exception_of_a_tool_is_an_error_result(dialect: str) -> None:
+    """Also one that is no `Exception`."""
+
+    @server_tool
+    async def panics() -> str:
+        """Panics."""
+        raise Panic
+
+    async with gateway_over({"m": [Reply(call("panics", {}, id="p")), Reply(text("end"))]}, [panics]) as run:
+        answer = await run.post(dialect, request_body(dialect, tools=[]))
+        sent = run.model.requests[1].body["messages"]
+    assert answer.status_code == 200
+    assert "Panic" in tool_results(dialect, sent)[0][1]

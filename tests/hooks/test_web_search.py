@@ -741,7 +741,7 @@ async def test_a_client_that_declared_no_search(*, stream: bool) -> None:
 async def test_where_it_is_not_offered(dialect: str, settings: dict[str, Any]) -> None:
     """A request without a search, or for another model, goes on unchanged."""
     body = json.dumps(request_body(dialect), indent=1).encode()
-    async with searching({"m": [Reply(text("So."))]}, settings=settings) as (run, _):
+    async with searching({"m": [Reply(text("So."))], "other": []}, settings=settings) as (run, _):
         assert (await run.post(dialect, body)).status_code == 200
     assert run.model.requests[0].raw == body
 
@@ -749,7 +749,7 @@ async def test_where_it_is_not_offered(dialect: str, settings: dict[str, Any]) -
 async def test_another_model_keeps_the_provider_search() -> None:
     """Where the built-in does not work, the typed tool and its options go upstream as they are."""
     body = request_body("messages", tools=()) | {"tools": [{**TYPED, "max_uses": "nonsense"}]}
-    async with searching({"m": [Reply(text("So."))]}, settings={"models": ["other"]}) as (run, _):
+    async with searching({"m": [Reply(text("So."))], "other": []}, settings={"models": ["other"]}) as (run, _):
         assert (await run.post("messages", body)).status_code == 200
     assert run.model.requests[0].body["tools"] == body["tools"]
 

@@ -62,8 +62,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 def loops_asked(value: object) -> int:
     """A limit that a request or a hook asks for. Raises `ValueError` for anything but a whole number >= 0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        shown = value if isinstance(value, (bool, float)) or value is None else f"a {type(value).__name__}"
-        raise ValueError(f"is {shown}; write a whole number of at least 0")  # noqa: TRY004 - one kind to catch
+        raise ValueError(f"is {_shown(value)}; write a whole number of at least 0")  # noqa: TRY004 - one kind to catch
     if value < 0:
         raise ValueError(f"is {value}; write a whole number of at least 0")
     return value
+
+
+def _shown(value: object) -> str:
+    """A value in words that a client and a hook's author understand."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return str(value)
+    if isinstance(value, str):
+        return "a text"
+    return "a list" if isinstance(value, list) else f"a {type(value).__name__}"

@@ -166,7 +166,7 @@ def run(
         while True:
             claim: Claim | None = None if hands_off else (yield Gate(reply, depth, after, seen, limits))
             if claim is None:
-                if _mixed(reply, declared, owned, served):
+                if tool_calls <= limits.tool_calls and _mixed(reply, declared, owned, served):
                     yield Keep(request, reply)
                 yield Decided(depth, "skip")
                 return Finished(reply, depth + 1)

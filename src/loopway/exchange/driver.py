@@ -178,17 +178,17 @@ class Driver:
     @staticmethod
     async def _restored(exchange: Exchange, request: Request) -> Request:
         """The request with the server's halves of earlier mixed replies back in its history."""
-        ids = request.history_call_ids()
-        if not ids:
+        history = exchange.asked.history()
+        if not history:
             return request
         exchange.phase = "hook"
-        kept = await exchange.served.find(ids)
+        kept = await exchange.served.find(history)
         return request.restored(kept) if kept else request
 
     @staticmethod
     async def _read(exchange: Exchange) -> Request:
         incoming, subject = exchange.incoming, exchange.subject
-        request = exchange.dialect.request(await incoming.body())
+        request = exchange.asked = exchange.dialect.request(await incoming.body())
         subject.model = request.model
         subject.stream = request.stream
         exchange.router.routes(request.model, exchange.dialect.name)
@@ -216,7 +216,8 @@ class Driver:
             if request.loops != before:
                 asked = request.loops
         if self._rules.before:
-            self._rules.check_request(text_of_messages(request.messages()), exchange.subject)
+            said = [{"content": request.system()}, *request.messages()]
+            self._rules.check_request(text_of_messages(said), exchange.subject)
         own = self._router.routes(request.model, exchange.dialect.name)[0].max_agentic_loops
         limits = exchange.limits if own is None else msgspec.structs.replace(exchange.limits, loops=own)
         exchange.limits = limits.asked(asked)
@@ -375,7 +376,10 @@ class Driver:
         before, now = first.messages(), current.messages()
         turns = now[len(before) :] if now[: len(before)] == before else []
         turns.append(current.assistant_turn(reply))
-        await exchange.served.keep(reply, turns, exchange.declared, exchange.owned, exchange.iterations - 1)
+        theirs = [call for call in reply.calls if exchange.keep(call.name)]
+        ours = [call for call in reply.calls if not exchange.keep(call.name)]
+        mark = exchange.asked.mark([(call.id, call.name, call.arguments) for call in theirs])
+        await exchange.served.keep(theirs, ours, mark=mark, turns=turns, depth=exchange.iterations - 1)
 
     @staticmethod
     def _check_model(exchange: Exchange, decision: Decision, depth: int) -> None:

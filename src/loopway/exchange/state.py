@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loopway.dialects.glimpse import Glimpse
+from loopway.dialects.request import Request
 from loopway.dialects.usage import added
 from loopway.engine.limits import Breach
 from loopway.engine.loop import Decided, Outcome
@@ -61,6 +62,7 @@ class Exchange:
         self.calls = Calls(router, incoming, self.tell, clock)
         self.session: Session | None = None
         self._served: ServedTools | None = None
+        self._asked: Request | None = None
         self.limits = settings.limits
         self.phase: GonePhase = "request"
         self.gone: GonePhase | None = None
@@ -85,6 +87,17 @@ class Exchange:
         if self.session is None:
             raise RuntimeError("no hook watches this exchange")
         return self.session
+
+    @property
+    def asked(self) -> Request:
+        """The client's own request, as it came."""
+        if self._asked is None:
+            raise RuntimeError("the request of this exchange has not been read yet")
+        return self._asked
+
+    @asked.setter
+    def asked(self, request: Request) -> None:
+        self._asked = request
 
     @property
     def served(self) -> ServedTools:

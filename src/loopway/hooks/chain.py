@@ -32,6 +32,7 @@ from loopway.engine.plan import AgenticLoopPlan, AgenticLoopRequestPatch, Decisi
 from loopway.engine.reply import Reply
 from loopway.errors import ExchangeError, HookFailed, Rejected
 from loopway.hooks.base import overrides
+from loopway.hooks.failure import told
 from loopway.hooks.view import View, fresh, plain, view
 from loopway.state import HookCache
 
@@ -377,7 +378,9 @@ class Session:
             error = "CancelledError"  # something that the hook waited for was
             detail = f"{error}: something that it waited for was cancelled"
             raise HookFailed(hook.name, phase, f"it raised {error}") from raised
-        except (Exception, SystemExit) as raised:  # a hook's own code may raise anything
+        except GeneratorExit:
+            raise
+        except BaseException as raised:  # a hook's own code may raise anything
             if limit.expired() and isinstance(raised, TimeoutError):
                 error = "timeout"
                 detail = f"no answer within {self._chain.timeout_seconds:g} s (loop.hook_timeout_seconds)"
@@ -385,7 +388,7 @@ class Session:
             if phase == "pre_call" and (rejection := self._rejection(raised)) is not None:
                 raise rejection from raised
             error = type(raised).__name__
-            detail = f"{error}: {raised}"
+            detail = told(raised)
             raise HookFailed(hook.name, phase, f"it raised {error}") from raised
         finally:
             took = self._chain.clock() - began

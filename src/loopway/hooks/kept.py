@@ -1,6 +1,7 @@
 """The server's halves of mixed replies: kept when the client gets its own calls, run when it answers them.
 
-Kept under the caller's key name and the client's call ids, so that nobody reads another key's. This file must not
+Kept under the caller's key name and a mark of the client's turn (its call ids, what they call, the message before),
+so that nobody reads another key's and no conversation another one's. This file must not
 know a wire format. What is lost (a full memory, a Redis that is away, a restart) is gone without harm: the exchange
 goes on without it.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -29,6 +31,7 @@ class _Half(msgspec.Struct):
     """As it lies in the store."""
 
     name: str
+    mark: str
     client_ids: tuple[str, ...]
     turns: list[dict[str, Any]]
     calls: tuple[ToolCall, ...]
@@ -55,6 +58,7 @@ class KeptHalves:
         key_name: str,
         *,
         client_ids: Sequence[str],
+        mark: str,
         turns: list[dict[str, Any]],
         calls: Sequence[ToolCall],
         depth: int,
@@ -64,28 +68,28 @@ class KeptHalves:
         Args:
             key_name: The caller.
             client_ids: The ids of the calls that it gets.
+            mark: Tells its turn from another one whose calls have the same ids; some servers count from `call_0`.
             turns: What its history will lack; the last is the full assistant turn.
-            calls: The server's calls in that turn.
+            calls: All other calls in that turn.
             depth: Reruns done so far.
         """
-        name = _key(key_name, client_ids[0])
-        half = _Half(name, tuple(client_ids), turns, tuple(calls), depth)
-        encoded = msgspec.json.encode(half)
-        for id_ in client_ids:
-            await self._store.put(_key(key_name, id_), encoded)
+        name = f"half:{uuid.uuid4().hex}"
+        half = _Half(name, mark, tuple(client_ids), turns, tuple(calls), depth)
+        await self._store.put(_key(key_name, mark), msgspec.json.encode(half))
 
-    async def find(self, key_name: str, call_ids: Sequence[str], run: Run) -> list[Kept]:
+    async def find(self, key_name: str, history: Sequence[tuple[tuple[str, ...], str]], run: Run) -> list[Kept]:
         """The halves that belong to these calls, their server's calls answered: run now, or when it was their time.
 
         Args:
             key_name: The caller.
-            call_ids: The ids of all calls in a history.
+            history: The turns of a history that make calls: the calls' ids, and the turn's mark.
             run: Runs calls, given the depth of their reply.
         """
         found: dict[str, _Half] = {}
-        for raw in await self._store.get([_key(key_name, id_) for id_ in call_ids]):
+        kept = await self._store.get([_key(key_name, mark) for _, mark in history])
+        for (ids, mark), raw in zip(history, kept, strict=True):
             half = _decoded(_HALF, raw)
-            if half is not None:
+            if half is not None and half.mark == mark and set(half.client_ids) == set(ids):
                 found.setdefault(half.name, half)
         return [Kept(half.client_ids, half.turns, await self._answers(half, run)) for half in found.values()]
 
@@ -111,8 +115,8 @@ class KeptHalves:
         return answers
 
 
-def _key(key_name: str, call_id: str) -> str:
-    return "half:" + hashlib.sha256(f"{len(key_name)}:{key_name}:{call_id}".encode()).hexdigest()
+def _key(key_name: str, mark: str) -> str:
+    return "half:" + hashlib.sha256(f"{len(key_name)}:{key_name}:{mark}".encode()).hexdigest()
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | None) -> Any:

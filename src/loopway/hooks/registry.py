@@ -17,7 +17,7 @@ from typing import Any
 
 from loopway.errors import Problem
 from loopway.hooks import mcp
-from loopway.hooks.base import HOOK_METHODS, overrides
+from loopway.hooks.base import HOOK_METHODS, AgenticLoopHook, overrides
 from loopway.hooks.compression import compression
 from loopway.hooks.own_settings import WrongSettings
 from loopway.hooks.rules import Rule, checked_rule
@@ -153,6 +153,7 @@ def checked(value: object, dotted: str) -> object:
     for method in own:
         if not _is_async(getattr(value, method)):
             raise Unusable(f"{dotted!r}: {method} of {type(value).__name__} is not `async def`; write async def")
+        _check_signature(value, method, dotted)
     _check_names(value, dotted)
     gates = [method for method in own if "should_run" in method]
     behind = [method for method in own if method not in gates and method != "async_pre_call_hook"]
@@ -171,6 +172,20 @@ def _is_async(method: Any) -> bool:
     if inspect.iscoroutinefunction(method):
         return True
     return inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004 - its kind is asked
+
+
+def _check_signature(value: object, method: str, dotted: str) -> None:
+    """A hook method is called with all its parameters, by their names."""
+    names = list(inspect.signature(getattr(AgenticLoopHook, method)).parameters)[1:]
+    try:
+        inspect.signature(getattr(value, method)).bind(**dict.fromkeys(names))
+    except TypeError as wrong:
+        kind = type(value).__name__
+        raise Unusable(
+            f"{dotted!r}: {method} of {kind} cannot be called: {wrong}; it gets {', '.join(names)}, by name"
+        ) from None
+    except ValueError:
+        return  # a signature that cannot be read
 
 
 def _check_names(value: object, dotted: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from loopway.engine.notes import HookRan, Listener, Phase, Subject
 from loopway.errors import HookFailed, Rejected, RuleFailed
+from loopway.hooks.failure import told
 
 Rule = Callable[[str], Any]
 
@@ -61,10 +62,10 @@ class Rules:
         began = self._clock()
         try:
             said = rule(text)
-        except (Exception, SystemExit) as raised:
+        except BaseException as raised:
             error = type(raised).__name__
             took = self._clock() - began
-            note = HookRan(hook=name, phase=phase, seconds=took, depth=0, error=error, detail=f"{error}: {raised}")
+            note = HookRan(hook=name, phase=phase, seconds=took, depth=0, error=error, detail=told(raised))
             self._listener(subject, note)
             raise HookFailed(name, phase, f"it raised {error}") from raised
         match said:

@@ -91,19 +91,21 @@ class ServedTools:
 
     async def keep(
         self,
-        reply: Reply,
+        theirs: Sequence[ToolCall],
+        ours: Sequence[ToolCall],
+        *,
+        mark: str,
         turns: list[dict[str, Any]],
-        declared: frozenset[str],
-        owned: frozenset[str],
         depth: int,
     ) -> None:
         """Keep the server's half of a mixed reply; `turns` is what the client's history will lack."""
-        theirs = [call.id for call in reply.calls if _theirs(call, declared, owned)]
-        await self._kept.keep(self._subject.key_name, client_ids=theirs, turns=turns, calls=self.of(reply), depth=depth)
+        ids = [call.id for call in theirs]
+        name = self._subject.key_name
+        await self._kept.keep(name, client_ids=ids, mark=mark, turns=turns, calls=ours, depth=depth)
 
-    async def find(self, call_ids: Sequence[str]) -> list[Kept]:
+    async def find(self, history: Sequence[tuple[tuple[str, ...], str]]) -> list[Kept]:
         """The kept halves that belong to a history, with the results of their calls."""
-        return await self._kept.find(self._subject.key_name, call_ids, self.answers)
+        return await self._kept.find(self._subject.key_name, history, self.answers)
 
 
 def _theirs(call: ToolCall, declared: frozenset[str], owned: frozenset[str]) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from loopway.engine.answers import Answer
 from loopway.engine.notes import Listener, Subject, ToolBegan, ToolRan
 from loopway.engine.reply import ToolCall
+from loopway.hooks.failure import told
 from loopway.hooks.tools import Surface, Tool, ToolContext, ToolError, ToolResult, ToolSource
 
 _AT_ONCE = 16
@@ -114,7 +115,7 @@ class Toolbox:
             async with asyncio.timeout(seconds) as limit:
                 result = _result(await offer.source.call(call.name, arguments, context))
         except ToolError as wrong:
-            outcome, detail = "error", str(wrong)
+            outcome, detail = "error", told(wrong)
             result = ToolResult(content=str(wrong) or "The tool failed.", error=True)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -122,13 +123,15 @@ class Toolbox:
                 raise  # the exchange is cancelled
             outcome, detail = "error", "CancelledError: something that it waited for was cancelled"
             result = ToolResult(content=f"{call.name} failed: {detail}", error=True)
-        except (Exception, SystemExit) as raised:  # noqa: BLE001 - a tool's own code may raise anything
+        except GeneratorExit:
+            raise
+        except BaseException as raised:  # noqa: BLE001 - a tool's own code may raise anything
             if isinstance(raised, TimeoutError) and limit.expired():
                 outcome, detail = "timeout", f"no result within {seconds:g} s"
                 result = ToolResult(content=f"{call.name} gave no result within {seconds:g} seconds.", error=True)
             else:
-                outcome, detail = "error", f"{type(raised).__name__}: {raised}"
-                result = ToolResult(content=f"{call.name} failed: {detail}", error=True)
+                outcome, detail = "error", told(raised)
+                result = ToolResult(content=f"{call.name} failed: {type(raised).__name__}: {raised}", error=True)
         else:
             outcome = "error" if result.error else "ok"
         finally:

@@ -55,7 +55,8 @@ def metrics(registry: Callable[[], CollectorRegistry]) -> BaseRouteHandler:
     @get("/metrics", sync_to_thread=False)
     def scrape(request: JsonRequest) -> Response[bytes]:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry()), media_type=content_type)
+        kind = content_type.removesuffix("; charset=utf-8") if content_type.startswith("text/") else content_type
+        return Response(encode(registry()), media_type=kind)  # Litestar names the charset of texts
 
     return scrape
 

@@ -58,6 +58,14 @@ class Checks:
         self._models()
         self._fallbacks()
         self._auth()
+        self._state()
+
+    def _state(self) -> None:
+        state = self._settings.state
+        if not is_good(state) or not isinstance(state.redis_url, Secret):
+            return
+        if not re.match(r"(rediss?://[^/\s]|unix://)", state.redis_url.reveal()):
+            self._say("state.redis_url", "is no address of a Redis; write redis://host:6379/0 (rediss:// for TLS)")
 
     def _say(self, path: str, text: str) -> None:
         self._problems.append(Problem(path, text))

@@ -1,0 +1,21 @@
+"""What the log says of an exception in an author's code: what it was and where, and no more.
+
+Its text may hold a prompt or a reply, so it is told only where the operator has switched such content on. This file
+must not know whose code failed.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+
+_SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+
+def told(raised: BaseException) -> str:
+    """`ValueError at my_hooks.py:12`, and the exception's own text where content is switched on."""
+    frames = traceback.extract_tb(raised.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    text = f": {raised}" if os.environ.get(_SWITCH, "").strip().lower() not in ("", "false", "0", "no_content") else ""
+    return f"{type(raised).__name__}{where}{text}"
