@@ -403,6 +403,5 @@ def test_a_port_that_is_taken() -> None:
 
 def test_the_example_of_the_docstring() -> None:
     """The example runs as it stands."""
-    pytest.importorskip("loopway.app")
     example = textwrap.dedent((inspect.getdoc(loopway.testing) or "").split("::\n", 1)[1])
     exec(compile(example, "example", "exec"), {})
