@@ -17,7 +17,7 @@ import pytest
 import structlog
 
 from loopway.engine.notes import Ended, Subject
-from loopway.telemetry import logs
+from loopway.telemetry import content, logs
 from loopway.testing import Reply, call
 from served import running
 from telemetry.test_tracing import END, PARENT, Puppet, ask, body, does, lookup
@@ -170,3 +170,24 @@ def test_text_for_people() -> None:
     assert "exchange" in stream.getvalue()
     assert "claude" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
+
+
+@pytest.mark.parametrize(("switch", "shown"), [(None, False), ("false", False), ("true", True)])
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_traceback(monkeypatch: pytest.MonkeyPatch, form: logs.LogFormat, switch: str | None, *, shown: bool) -> None:
+    """A traceback says what was raised and where; what the exceptions say may be a prompt, and waits for the switch."""
+    monkeypatch.delenv(content.VARIABLE, raising=False)
+    if switch is not None:
+        monkeypatch.setenv(content.VARIABLE, switch)
+    stream = io.StringIO()
+    with configured(stream, form):
+        try:
+            try:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            except OSError as full:
+                raise ValueError("the prompt") from full
+        except ValueError:
+            logging.getLogger("uvicorn.error").exception("Exception in ASGI application")
+    said = stream.getvalue()
+    assert ("the prompt" in said) is shown
+    assert all(one in said for one in ("ValueError", "test_logs.py", "in test_traceback", "No space left on device"))

@@ -36,6 +36,7 @@ from loopway.exchange.ports import Incoming, LoopSettings, Sink, StreamMode
 from loopway.exchange.state import Exchange
 from loopway.exchange.stream_road import StreamRoad
 from loopway.hooks.chain import Asked, Caller, Chain
+from loopway.hooks.failure import told
 from loopway.hooks.kept import KeptHalves
 from loopway.hooks.rules import Rules
 from loopway.hooks.served import PLACE, ServedTools
@@ -144,7 +145,7 @@ class Driver:
             if isinstance(why, ExchangeError):
                 await self._fail(exchange, why)
         except Exception as mistake:
-            exchange.tell(Said("internal_error", f"{type(mistake).__name__}: {mistake}"))
+            exchange.tell(Said("internal_error", told(mistake)))
             await self._fail(exchange, ExchangeError("the gateway failed; its log says why"))
             raise
 

@@ -11,11 +11,12 @@ import traceback
 from pathlib import Path
 
 _SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_ON = frozenset({"true", "span_only", "span_and_event"})  # as in telemetry/content.py
 
 
 def told(raised: BaseException) -> str:
     """`ValueError at my_hooks.py:12`, and the exception's own text where content is switched on."""
     frames = traceback.extract_tb(raised.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    text = f": {raised}" if os.environ.get(_SWITCH, "").strip().lower() not in ("", "false", "0", "no_content") else ""
+    text = f": {raised}" if os.environ.get(_SWITCH, "").strip().lower() in _ON else ""
     return f"{type(raised).__name__}{where}{text}"

@@ -15,6 +15,7 @@ import select
 import stat
 import sys
 import threading
+import traceback
 from collections.abc import MutableMapping
 from typing import Any, Literal, TextIO
 
@@ -22,6 +23,7 @@ import msgspec
 import structlog
 
 from loopway.engine.notes import CallEnded, Ended, HookRan, IterationDecided, Note, Said, Subject, ToolRan
+from loopway.telemetry import content
 
 LogFormat = Literal["auto", "json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -35,6 +37,29 @@ _PATIENCE_MILLISECONDS = 100
 """How long the first line waits that the stream does not take at once."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+
+
+def _frames(exc_info: Any) -> str:
+    """A traceback without what its exceptions say, which may be a prompt or a reply, unless such content is wanted.
+
+    What the system says (`OSError`: no space, refused) is no content, and is kept.
+    """
+    if content.wanted():
+        return "".join(traceback.format_exception(*exc_info)).rstrip()
+    parts: list[str] = []
+    raised, seen = exc_info[1], set[int]()
+    while raised is not None and id(raised) not in seen:
+        seen.add(id(raised))
+        name = f"{type(raised).__module__}.{type(raised).__qualname__}"
+        said = f": {raised.strerror}" if isinstance(raised, OSError) and raised.strerror else ""
+        frames = traceback.extract_tb(raised.__traceback__)
+        lines = [f'  File "{one.filename}", line {one.lineno}, in {one.name}\n' for one in frames]
+        parts.append("".join([*lines, name, said]))
+        raised = raised.__cause__ or (None if raised.__suppress_context__ else raised.__context__)
+    return "\n".join(reversed(parts))
+
+
+_TRACEBACK = structlog.processors.ExceptionRenderer(_frames)
 
 
 def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:
@@ -57,7 +82,7 @@ def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: Tex
         shared.append(_one_line)
     render: Any = structlog.dev.ConsoleRenderer() if text else structlog.processors.JSONRenderer(serializer=_json)
     structlog.configure(
-        processors=[*shared, _bounded, structlog.processors.format_exc_info, render],
+        processors=[*shared, _bounded, _TRACEBACK, render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=lines,
         cache_logger_on_first_use=False,
@@ -68,7 +93,7 @@ def configure(*, form: LogFormat = "auto", level: LogLevel = "info", stream: Tex
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
+                _TRACEBACK,
                 render,
             ],
         )
