@@ -17,6 +17,7 @@ import pytest
 import structlog
 
 from loopway.engine.notes import Ended, Subject
+from loopway.exchange import driver
 from loopway.telemetry import content, logs
 from loopway.testing import Reply, call
 from served import running
@@ -191,3 +192,19 @@ def test_traceback(monkeypatch: pytest.MonkeyPatch, form: logs.LogFormat, switch
     said = stream.getvalue()
     assert ("the prompt" in said) is shown
     assert all(one in said for one in ("ValueError", "test_logs.py", "in test_traceback", "No space left on device"))
+
+
+async def test_mistake_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody expected is a 500 that says nothing, and a line with its type and place."""
+
+    async def mistaken(*_: object) -> None:
+        raise ValueError("the prompt")
+
+    monkeypatch.setattr(driver, "pass_through", mistaken)
+    async with running(script=[END]) as served:
+        answer = await ask(served)
+        (line,) = served.lines("internal_error")
+    assert answer.status_code == 500
+    assert "the prompt" not in answer.text
+    assert line["detail"].startswith("ValueError at test_logs.py:")
+    assert "the prompt" not in json.dumps(line)
