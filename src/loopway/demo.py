@@ -29,6 +29,12 @@ _QUESTION = "When does Loopway send a keepalive in a stream?"
 _COMMON = re.compile(r"(a|an|and|are|can|do|does|how|in|is|it|loopway|of|on|or|the|to|what|when|why)")
 
 
+def _name(tool: object) -> object:
+    """A declared tool's name, of whatever shape the client sent."""
+    body = tool.get("function", tool) if isinstance(tool, dict) else None
+    return body.get("name") if isinstance(body, dict) else None
+
+
 class Weather(AgenticLoopHook):
     """The example hook: it offers the model a tool that no client has to know, and answers its calls."""
 
@@ -46,8 +52,10 @@ class Weather(AgenticLoopHook):
         tool: dict[str, Any] = {**about, "input_schema": _PARAMETERS}
         if call_type == "acompletion":
             tool = {"type": "function", "function": {**about, "parameters": _PARAMETERS}}
-        others = [one for one in data.get("tools") or [] if one.get("function", one).get("name") != TOOL]
-        return {**data, "tools": [*others, tool]}
+        tools = data.get("tools") or []
+        if not isinstance(tools, list):
+            return data  # the upstream says what is wrong with them
+        return {**data, "tools": [*(one for one in tools if _name(one) != TOOL), tool]}
 
     async def async_should_run_agentic_loop(self, response: Any, *_: Any, **_more: Any) -> tuple[bool, Any]:
         """Claim a Messages reply that calls the tool."""

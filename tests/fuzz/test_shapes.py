@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fuzz.targets import stream
+from loopway.demo import Weather
 
 ODD: tuple[Any, ...] = (
     None,
@@ -78,3 +79,11 @@ def test_odd_members(odd: Any) -> None:
         stream(
             b"".join(b"event: %b\ndata: %b\n\n" % (str(kind).encode(), json.dumps(one).encode()) for kind, one in lines)
         )
+
+
+@pytest.mark.parametrize("call_type", ["acompletion", "anthropic_messages"])
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+async def test_tools_that_the_demo_gets(odd: Any, call_type: str) -> None:
+    """The demo's hook offers its tool beside whatever a client declared; the upstream refuses that."""
+    for tools in (odd, [odd], [{"function": odd}]):
+        await Weather().async_pre_call_hook(None, None, {"tools": tools}, call_type)
