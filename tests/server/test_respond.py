@@ -76,6 +76,11 @@ async def run(work: Callable[[Responder], Awaitable[object]], client: Client) ->
         return await asyncio.create_task(task())
 
 
+def look(sink: Responder, seconds: float) -> None:
+    """Look at the exchange as if so many seconds had passed."""
+    sink.look(asyncio.get_running_loop().time() + seconds)
+
+
 async def test_a_whole_answer_is_one_head_and_one_body() -> None:
     """With its length and the request's id; nothing can be written behind it."""
     client = Client()
@@ -210,8 +215,9 @@ async def test_time_out_cancels_and_says_why() -> None:
     client = Client()
 
     async def work(sink: Responder) -> None:
-        sink.limit(0.01)
+        sink.limit(30)
         await sink.open(200, EVENTS)
+        asyncio.get_running_loop().call_soon(look, sink, 30)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.Event().wait()
         assert isinstance(sink.interrupted, OutOfTime)
@@ -222,17 +228,34 @@ async def test_time_out_cancels_and_says_why() -> None:
     assert (client.body, client.complete) == (b"event: error\n\n", True)
 
 
-async def test_a_client_that_leaves_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_leaves_cancels() -> None:
     """It is noticed without a byte being written."""
-    monkeypatch.setattr(respond, "_LOOK_AFTER_SECONDS", 0.0)
     client = Client()
 
     async def work(sink: Responder) -> None:
         sink.watch()
+        look(sink, 1)
         client.gone.set()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.Event().wait()
         assert isinstance(sink.interrupted, ClientGone)
+
+    assert await run(work, client) is None
+
+
+async def test_a_look_before_the_time_does_nothing() -> None:
+    """Neither is an exchange cancelled early, nor is a fast one watched."""
+    client = Client()
+    client.gone.set()
+    before = asyncio.all_tasks()
+
+    async def work(sink: Responder) -> None:
+        sink.limit(30)
+        sink.watch()
+        look(sink, 0)
+        await asyncio.sleep(0)
+        assert sink.interrupted is None
+        assert asyncio.all_tasks() - before == {asyncio.current_task()}
 
     assert await run(work, client) is None
 
@@ -280,7 +303,8 @@ async def test_the_last_words_to_a_client_that_does_not_read_are_bounded(
     async def work(sink: Responder) -> None:
         await sink.open(200, EVENTS)
         client.reads.clear()
-        sink.limit(0.01)
+        sink.limit(30)
+        asyncio.get_running_loop().call_soon(look, sink, 30)
         with pytest.raises(asyncio.CancelledError):
             await (sink.write(b"data: 1\n\n") if stalled_in == "write" else sink.close())
         async with asyncio.timeout(2):
@@ -345,8 +369,9 @@ async def test_nothing_is_left_when_it_is_released() -> None:
     client = Client()
 
     async def work(sink: Responder) -> None:
-        sink.limit(0.02)
+        sink.limit(30)
         sink.watch()
+        look(sink, 1)
         sink.keep_alive(0.001, PING)
         await client.until(lambda: client.body.count(PING) == 2)
 

@@ -12,8 +12,16 @@ from typing import Any, Protocol
 from loopway.errors import Draining, ExchangeError, Full
 
 
+_LOOK_SECONDS = 0.05
+"""How often those inside are looked at: limits of time hold to this."""
+
+
 class Interruptible(Protocol):
     """An exchange that can be told to end."""
+
+    def look(self, now: float) -> None:
+        """Do what is due at this time of the event loop, in seconds."""
+        ...
 
     def interrupt(self, why: ExchangeError) -> None:
         """End with this error."""
@@ -32,6 +40,7 @@ class Admission:
         self._inside: set[Interruptible] = set()
         self._left: set[asyncio.Task[Any]] = set()
         self._empty = asyncio.Event()
+        self._looking: asyncio.TimerHandle | None = None
         self.ready = False
         self.draining = False
 
@@ -47,12 +56,25 @@ class Admission:
         if len(self._inside) >= self._most:
             raise Full
         self._inside.add(who)
+        if self._looking is None:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(_LOOK_SECONDS, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One timer for all: two of its own would cost a short exchange more than its admission."""
+        self._looking = loop.call_later(_LOOK_SECONDS, self._look, loop)
+        now = loop.time()
+        for who in tuple(self._inside):
+            who.look(now)
 
     def leave(self, who: Interruptible) -> None:
         """An exchange is over."""
         self._inside.discard(who)
         if not self._inside:
             self._empty.set()
+            if self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run what an exchange leaves behind when its answer is out. `drained` waits for it."""

@@ -6,6 +6,7 @@ This file must not know what the bytes mean. One per request.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any
 
@@ -43,12 +44,14 @@ class Responder:
         self._ending = False  # nothing more may be written
         self._closed = False  # and the end has gone
         self._interrupted: ExchangeError | ClientGone | None = None
-        self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
-        self._timers: list[asyncio.Handle] = []
+        self._end_at = self._watch_at = math.inf
+        self._limit = 0.0
+        self._writing = False  # the exchange is; a ping waits for its next turn
+        self._pinging: asyncio.Task[None] | None = None  # the exchange waits for it
+        self._watching: asyncio.Task[None] | None = None
         self._pulse: asyncio.Handle | None = None
-        self._helpers: set[asyncio.Task[None]] = set()
         self._last = 0.0
         self._silence = 0.0
         self._ping = b""
@@ -67,20 +70,27 @@ class Responder:
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer in one piece."""
-        await self._in_time(self._whole(status, headers, body))
+        self._opened = self._ending = self._closed = True
+        await self._out(
+            self._start(status, [*headers, (b"content-length", b"%d" % len(body))]),
+            {"type": "http.response.body", "body": body},
+        )
 
     async def open(self, status: int, headers: Headers) -> None:
         """The head of an answer whose bytes follow; nothing if it is out already."""
-        async with self._lock:
-            await self._open(status, headers)
+        await self._in_time(self._open(status, headers))
 
     async def write(self, data: bytes) -> None:
         """Bytes of the answer; nothing if it is cut or complete. Waits while the client reads slowly."""
-        await self._in_time(self._write(data))
+        if not self._ending:
+            await self._out({"type": "http.response.body", "body": data, "more_body": True})
 
     async def close(self) -> None:
         """The answer is complete."""
-        await self._in_time(self._close())
+        if not self._closed:
+            self._ending = True
+            await self._out({"type": "http.response.body", "body": b""})
+            self._closed = True
 
     def abort(self) -> None:
         """The answer cannot be completed: the connection is cut, so that nobody takes it for whole."""
@@ -102,14 +112,26 @@ class Responder:
 
     def limit(self, seconds: float) -> None:
         """Cancel the exchange when its time is over."""
-        self._timers.append(self._loop.call_later(seconds, self._out_of_time, seconds))
+        self._limit = seconds
+        self._end_at = self._loop.time() + seconds
 
     def watch(self) -> None:
         """Cancel the exchange when its client leaves. The body must have been read."""
-        self._timers.append(self._loop.call_later(_LOOK_AFTER_SECONDS, self._look))
+        self._watch_at = self._loop.time() + _LOOK_AFTER_SECONDS
 
-    def _out_of_time(self, seconds: float) -> None:
-        self.interrupt(OutOfTime(seconds))
+    def look(self, now: float) -> None:
+        """Do what is due; called again and again, so that an exchange needs no timers of its own.
+
+        Args:
+            now: The time of the event loop, in seconds.
+        """
+        if now >= self._end_at:
+            self._end_at = math.inf
+            self.interrupt(OutOfTime(self._limit))
+        if now >= self._watch_at:
+            self._watch_at = math.inf
+            if self._task is not None:
+                self._watching = self._loop.create_task(self._wait_for_leaving())
 
     def interrupt(self, why: ExchangeError | ClientGone) -> None:
         """Cancel the exchange. Only the first reason counts."""
@@ -120,14 +142,18 @@ class Responder:
     def release(self) -> None:
         """The exchange is over: no timer and no helper is left."""
         self._task = None
-        if self._pulse is not None:
-            self._pulse.cancel()
-        for timer in self._timers:
-            timer.cancel()
-        for helper in self._helpers:
-            helper.cancel()
+        self._end_at = self._watch_at = math.inf
+        for left in (self._pulse, self._watching, self._pinging):
+            if left is not None:
+                left.cancel()
 
     # --- inside ---
+
+    async def _out(self, *messages: Message) -> None:
+        if self._interrupted is None:
+            await self._send_all(messages)
+        else:
+            await self._in_time(self._send_all(messages))
 
     async def _in_time(self, sending: Coroutine[Any, Any, None]) -> None:
         """Send; once the exchange has been interrupted, a client that does not read is not waited for long."""
@@ -140,43 +166,32 @@ class Responder:
         except TimeoutError as stalled:
             raise ClientGone from stalled
 
-    async def _whole(self, status: int, headers: Headers, body: bytes) -> None:
-        async with self._lock:
-            self._opened = self._ending = self._closed = True
-            await self._start(status, [*headers, (b"content-length", b"%d" % len(body))])
-            await self._out({"type": "http.response.body", "body": body})
-
-    async def _write(self, data: bytes) -> None:
-        async with self._lock:
-            if not self._ending:
-                self._last = self._loop.time()
-                await self._out({"type": "http.response.body", "body": data, "more_body": True})
-                self._last = self._loop.time()
-
-    async def _close(self) -> None:
-        async with self._lock:
-            if not self._closed:
-                self._ending = True
-                await self._out({"type": "http.response.body", "body": b""})
-                self._closed = True
-
-    async def _start(self, status: int, headers: Headers) -> None:
-        await self._out({"type": "http.response.start", "status": status, "headers": [*headers, *self._always]})
-
     async def _open(self, status: int, headers: Headers) -> None:
+        if self._pinging is not None:
+            await asyncio.wait([self._pinging])  # it may be the one that opens
         if not self._opened:
-            self._opened = True
-            events = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
-            await self._start(status, [*headers, *_STREAM_HEADERS] if events else headers)
+            await self._send_all((self._opening(status, headers),))
 
-    async def _out(self, message: Message) -> None:
+    async def _send_all(self, messages: tuple[Message, ...]) -> None:
+        if self._pinging is not None:
+            await asyncio.wait([self._pinging])
+        self._writing = True
         try:
-            await self._send(message)
+            for message in messages:
+                await self._send(message)
         except OSError as gone:
             raise ClientGone from gone
+        finally:
+            self._writing = False
+            self._last = self._loop.time()
 
-    def _look(self) -> None:
-        self._help(self._wait_for_leaving())
+    def _start(self, status: int, headers: Headers) -> Message:
+        return {"type": "http.response.start", "status": status, "headers": [*headers, *self._always]}
+
+    def _opening(self, status: int, headers: Headers) -> Message:
+        self._opened = True
+        events = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
+        return self._start(status, [*headers, *_STREAM_HEADERS] if events else headers)
 
     async def _wait_for_leaving(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -189,22 +204,21 @@ class Responder:
         left = self._last + self._silence - self._loop.time()
         if left <= 0:
             left = self._silence
-            if not self._lock.locked():
-                self._help(self._send_ping())
+            if not self._writing and self._pinging is None:
+                self._pinging = self._loop.create_task(self._send_ping())
         self._pulse = self._loop.call_later(left, self._tick)
 
     async def _send_ping(self) -> None:
-        async with self._lock:
+        try:
             if self._ending or not self._ping:
                 return
-            await self._open(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
             self._last = self._loop.time()
-            try:
-                await self._out({"type": "http.response.body", "body": self._ping, "more_body": True})
-            except ClientGone as gone:
-                self.interrupt(gone)
-
-    def _help(self, work: Any) -> None:
-        helper = self._loop.create_task(work)
-        self._helpers.add(helper)
-        helper.add_done_callback(self._helpers.discard)
+            if not self._opened:
+                await self._send(self._opening(200, [(b"content-type", b"text/event-stream; charset=utf-8")]))
+            await self._send({"type": "http.response.body", "body": self._ping, "more_body": True})
+        except OSError as gone:
+            left = ClientGone()
+            left.__cause__ = gone
+            self.interrupt(left)
+        finally:
+            self._pinging = None
