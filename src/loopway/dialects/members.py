@@ -86,9 +86,11 @@ class Members:
         """
         if self._raw is None:
             return False
-        if any(other != name and other.lower() == name for other in self._members):
-            return True  # some readers do not tell capitals (Go's encoding/json)
-        if self._raw.count(b'"%b"' % name.encode()) <= 1 and not _ESCAPED_ASCII.search(self._raw):
+        for other in self._members:
+            if len(other) == len(name) and other != name and other.lower() == name:
+                return True  # some readers do not tell capitals (Go's encoding/json)
+        escaped = b"\\u00" in self._raw and _ESCAPED_ASCII.search(self._raw)
+        if not escaped and self._raw.count(b'"%b"' % name.encode()) <= 1:
             return False
         pairs: list[tuple[str, Any]] = []
 

@@ -25,7 +25,7 @@ LARGEST_ERROR = 1024 * 1024
 """Bytes of an upstream's error body that go back to the client."""
 
 _ERROR_STATUS = 400
-_COMING_BACK = (b"request-id", b"retry-after", b"retry-after-ms", b"x-should-retry")
+_COMING_BACK = frozenset({b"request-id", b"retry-after", b"retry-after-ms", b"x-should-retry"})
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What no header value may hold (RFC 9110, section 5.5); a server would refuse the whole answer for it."""
 _COMING_BACK_PREFIX = (b"anthropic-", b"openai-", b"x-ratelimit-", b"ratelimit")
@@ -56,6 +56,8 @@ class Calls:
         self.seconds = 0.0
         self.route: Route | None = None
         self._open: _Open | None = None
+        self._request: Request
+        self._depth = 0
 
     @property
     def model(self) -> str:
@@ -74,42 +76,13 @@ class Calls:
             Refused: The upstream answered with an error status.
             UpstreamError: It did not answer.
         """
-        incoming = self._incoming
-
-        def outgoing(route: Route) -> Outgoing:
-            self.failed()
-            self.route = route
-            self._open = _Open(depth, self._clock())
-            trace = dict(incoming.trace_headers)
-            self._tell(
-                CallBegan(
-                    depth=depth,
-                    upstream=route.upstream.name,
-                    model=route.upstream_model,
-                    server=route.upstream.host,
-                    port=route.upstream.port,
-                    parameters=request.parameters,
-                    headers=trace,
-                    content=request.data,
-                )
-            )
-            traced = tuple((name.encode(), value.encode("latin-1")) for name, value in trace.items())
-            return Outgoing(
-                path=incoming.path,
-                query=incoming.query,
-                headers=(*incoming.headers, *traced),
-                body=request.body(route.upstream_model),
-                auth=self._auth,
-                client_auth=incoming.client_auth,
-            )
-
-        def tried(route: Route, one: Try) -> None:
-            if self._open is not None:
-                self._open.error = one.error_kind or (str(one.status) if one.status >= _ERROR_STATUS else "")
-            self._tell(CallEnded(depth, route.upstream.name, one.status, one.seconds, one.error_kind))
-
-        routes = self._router.routes(request.model, incoming.dialect.name)
-        self.route, response = await self.timed(send_call(routes, outgoing, tried=tried))
+        self._request, self._depth = request, depth
+        routes = self._router.routes(request.model, self._incoming.dialect.name)
+        began = self._clock()
+        try:
+            self.route, response = await send_call(routes, self._outgoing, tried=self._tried)
+        finally:
+            self.seconds += self._clock() - began
         if response.status < _ERROR_STATUS:
             return response
         try:
@@ -118,6 +91,40 @@ class Calls:
             await response.aclose()
         headers = [*coming_back(response.headers), *as_it_came(response.headers, encoded=False)]
         raise Refused(self.upstream, response.status, headers, body)
+
+    def _outgoing(self, route: Route) -> Outgoing:
+        """The call as a route wants it."""
+        incoming, request, upstream = self._incoming, self._request, route.upstream
+        self.failed()
+        self.route = route
+        self._open = _Open(self._depth, self._clock())
+        trace = dict(incoming.trace_headers)
+        self._tell(
+            CallBegan(
+                self._depth,
+                upstream.name,
+                route.upstream_model,
+                upstream.host,
+                upstream.port,
+                request.parameters,
+                trace,
+                request.data,
+            )
+        )
+        return Outgoing(
+            path=incoming.path,
+            query=incoming.query,
+            headers=incoming.headers,
+            body=request.body(route.upstream_model),
+            auth=self._auth,
+            client_auth=incoming.client_auth,
+            trace=trace,
+        )
+
+    def _tried(self, one: Try) -> None:
+        if self._open is not None:
+            self._open.error = one.error_kind or (str(one.status) if one.status >= _ERROR_STATUS else "")
+        self._tell(CallEnded(self._depth, self.upstream, one.status, one.seconds, one.error_kind))
 
     def answered(self) -> None:
         """The open call has its reply."""

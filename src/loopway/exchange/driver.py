@@ -35,7 +35,7 @@ from loopway.exchange.passing import pass_through
 from loopway.exchange.ports import Incoming, LoopSettings, Sink, StreamMode
 from loopway.exchange.state import Exchange
 from loopway.exchange.stream_road import StreamRoad
-from loopway.hooks.chain import Asked, Caller, Chain
+from loopway.hooks.chain import Asked, Chain
 from loopway.hooks.failure import told
 from loopway.hooks.kept import KeptHalves
 from loopway.hooks.rules import Rules
@@ -205,8 +205,6 @@ class Driver:
         asked = request.loops
         if asked is None and incoming.loops is not None:
             asked = _loops_of_header(incoming.loops)
-        if self._chain.hooks or self._toolbox.sources or self._rules.after:
-            exchange.session = self._chain.session(exchange.subject, _caller(incoming, request))
         if self._chain.has_pre_call:
             exchange.phase = "hook"
             if request.stream:
@@ -220,8 +218,9 @@ class Driver:
             said = [{"content": request.system()}, *request.messages()]
             self._rules.check_request(text_of_messages(said), exchange.subject)
         own = self._router.routes(request.model, exchange.dialect.name)[0].max_agentic_loops
-        limits = exchange.limits if own is None else msgspec.structs.replace(exchange.limits, loops=own)
-        exchange.limits = limits.asked(asked)
+        if own is not None:
+            exchange.limits = msgspec.structs.replace(exchange.limits, loops=own)
+        exchange.limits = exchange.limits.asked(asked)
         exchange.served = self._served(exchange, request)
         return request
 
@@ -434,18 +433,6 @@ def _failure_headers(exchange: Exchange, error: ExchangeError) -> list[tuple[byt
     if exchange.iterations and not exchange.subject.stream:
         headers.append((b"x-loopway-iterations", b"%d" % exchange.iterations))
     return headers
-
-
-def _caller(incoming: Incoming, request: Request) -> Caller:
-    dialect = incoming.dialect
-    return Caller(
-        surface=dialect.name,
-        provider=dialect.provider,
-        call_type=dialect.call_type,
-        key_name=incoming.key_name,
-        key_models=incoming.key_models,
-        metadata=request.metadata,
-    )
 
 
 def _asked(request: Request) -> Asked:

@@ -18,7 +18,7 @@ from loopway.engine.reply import Reply
 from loopway.errors import ExchangeError, HookFailed
 from loopway.exchange.calls import Calls
 from loopway.exchange.ports import Incoming, LoopSettings, Sink
-from loopway.hooks.chain import Chain, Session
+from loopway.hooks.chain import Caller, Chain, Session
 from loopway.hooks.served import ServedTools
 from loopway.upstream.routing import Router
 
@@ -30,7 +30,7 @@ class Exchange:
         phase: Where it is, for the case that the client leaves.
         owned: The tools that only the server runs.
         declared: The tools that the client declared itself.
-        session: The hooks' side of it; None where there are no hooks.
+        session: The hooks' side of it; None until one is asked.
         served: The server tools of it.
         planner: The name of the hook that was last asked for a plan.
         usage: The sum over all iterations.
@@ -80,12 +80,13 @@ class Exchange:
         self._delivered = 200
         self._outcome: Outcome | None = None
         self._content_told = False
+        self._counted: tuple[Any, dict[str, int]] = (None, {})
 
     @property
     def hooks(self) -> Session:
-        """The hooks' side of a watched exchange."""
+        """The hooks' side of it."""
         if self.session is None:
-            raise RuntimeError("no hook watches this exchange")
+            self.session = self.chain.session(self.subject, _caller(self.incoming, self.asked))
         return self.session
 
     @property
@@ -143,7 +144,7 @@ class Exchange:
                 response_model=reply.model,
                 response_id=reply.id,
                 finish=reply.ending,
-                usage=self.dialect.tokens(reply.usage),
+                usage=self._tokens(reply.usage),
                 seconds=seconds,
                 fault=reply.fault,
                 value=reply.value,
@@ -153,7 +154,7 @@ class Exchange:
     def passed_on(self, told: Glimpse, seconds: float) -> None:
         """A reply that nobody parsed was passed on; `told` is what was seen of it."""
         self._iterations = 1
-        self.usage = dict(told.usage)
+        self.usage = told.usage
         self.calls.answered()
         self.tell(
             ReplyCame(
@@ -163,7 +164,7 @@ class Exchange:
                 response_model=told.model,
                 response_id=told.id,
                 finish=told.finish,
-                usage=self.dialect.tokens(told.usage),
+                usage=self._tokens(told.usage),
                 seconds=seconds,
             )
         )
@@ -204,9 +205,15 @@ class Exchange:
                 error=self._error.kind if self._error is not None else None,
                 error_text=self._error.text if self._error is not None else None,
                 gone=self.gone,
-                usage=self.dialect.tokens(self.usage) if self.usage else {},
+                usage=self._tokens(self.usage) if self.usage else {},
             )
         )
+
+    def _tokens(self, usage: dict[str, Any]) -> dict[str, int]:
+        """The counts by neutral names; those of one reply are asked for twice."""
+        if self._counted[0] is not usage:
+            self._counted = (usage, self.dialect.tokens(usage))
+        return self._counted[1]
 
     def _hook_seconds(self) -> float:
         hooks = self.session.seconds if self.session is not None else 0.0
@@ -217,6 +224,18 @@ class Exchange:
         if self.gone is not None:
             return "cancelled"
         return self._error.kind if self._error is not None else ""
+
+
+def _caller(incoming: Incoming, request: Request) -> Caller:
+    dialect = incoming.dialect
+    return Caller(
+        surface=dialect.name,
+        provider=dialect.provider,
+        call_type=dialect.call_type,
+        key_name=incoming.key_name,
+        key_models=incoming.key_models,
+        metadata=request.metadata,
+    )
 
 
 _CLIENT_LEFT = 499

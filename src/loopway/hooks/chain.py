@@ -21,7 +21,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -129,6 +129,7 @@ class Chain:
         self.hooks = tuple(Hook(name, instance) for name, instance in hooks)
         self.owned: frozenset[str] = frozenset().union(*(hook.owned for hook in self.hooks))
         self.has_pre_call = any(hook.pre_call for hook in self.hooks)
+        self._watched: dict[Surface, frozenset[str] | None] = {one: self._names(one) for one in get_args(Surface)}
         self.timeout_seconds = timeout_seconds
         self.listener = listener
         self.clock = clock
@@ -136,11 +137,17 @@ class Chain:
 
     def watches(self, surface: Surface, offered: Callable[[], frozenset[str]]) -> bool:
         """Whether any hook wants to see the replies to a request that offers these tools."""
-        return any(hook.watches[surface] and (not hook.owned or hook.owned & offered()) for hook in self.hooks)
+        wanted = self._watched[surface]
+        return wanted is None or (bool(wanted) and not wanted.isdisjoint(offered()))
+
+    def _names(self, surface: Surface) -> frozenset[str] | None:
+        """The tool names whose replies hooks want to see; None for all replies."""
+        watching = [hook for hook in self.hooks if hook.watches[surface]]
+        return None if any(not hook.owned for hook in watching) else frozenset().union(*(h.owned for h in watching))
 
     def any_name(self, surface: Surface) -> bool:
         """Whether a hook without names watches this dialect: it may claim any call."""
-        return any(hook.watches[surface] and not hook.owned for hook in self.hooks)
+        return self._watched[surface] is None
 
     def session(self, subject: Subject, caller: Caller) -> Session:
         """Ask on behalf of one exchange."""

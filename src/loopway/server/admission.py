@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from loopway.errors import Draining, ExchangeError, Full
 
-
 _LOOK_SECONDS = 0.05
 """How often those inside are looked at: limits of time hold to this."""
 

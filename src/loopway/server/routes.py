@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -95,9 +96,13 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
     )
 
 
+_ids = random.Random()  # noqa: S311 - seeded by the system; a system call for each id would cost more than all else
+os.register_at_fork(after_in_child=_ids.seed)
+
+
 def new_request_id() -> str:
-    """An id for a request that brought none."""
-    return f"req_{os.urandom(12).hex()}"
+    """An id for a request that brought none. Nothing is allowed to depend on nobody guessing it."""
+    return f"req_{_ids.getrandbits(96):024x}"
 
 
 class Door:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
 
 from loopway.engine.notes import Listener, Note, Subject
 
@@ -19,13 +20,17 @@ def operation(route: str) -> str:
 
 
 def all_of(listeners: Sequence[Listener]) -> Listener:
-    """One listener that tells several."""
-    if len(listeners) == 1:
-        return listeners[0]
-    several = tuple(listeners)
+    """One listener that tells several. Those that say in `handlers` which notes they hear get no others."""
+    heard = {kind: tuple(_hears(one, kind) for one in listeners) for kind in get_args(Note)}
+    by_kind = {kind: tuple(one for one in all_ if one is not None) for kind, all_ in heard.items()}
 
     def tell(subject: Subject, note: Note) -> None:
-        for listener in several:
+        for listener in by_kind[type(note)]:
             listener(subject, note)
 
     return tell
+
+
+def _hears(listener: Listener, kind: type[Any]) -> Callable[[Subject, Any], None] | None:
+    handlers: Mapping[type[Any], Callable[[Subject, Any], None]] | None = getattr(listener, "handlers", None)
+    return listener if handlers is None else handlers.get(kind)

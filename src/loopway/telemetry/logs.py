@@ -16,7 +16,7 @@ import stat
 import sys
 import threading
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -182,6 +182,14 @@ class Logs:
 
     def __init__(self) -> None:
         self._logger: Any = None
+        self.handlers: dict[type[Any], Callable[[Subject, Any], None]] = {
+            Ended: self._ended,
+            HookRan: self._hook_ran,
+            CallEnded: self._call_ended,
+            ToolRan: self._tool_ran,
+            IterationDecided: self._iteration_decided,
+            Said: self._said,
+        }
 
     @property
     def _log(self) -> Any:
@@ -192,53 +200,63 @@ class Logs:
 
     def __call__(self, subject: Subject, note: Note) -> None:
         """Write what an operator has to read."""
-        match note:
-            case Ended():
-                self._ended(subject, note)
-            case HookRan() if note.error is not None:
-                self._log.error(
-                    "hook_failed",
-                    **_who(subject),
-                    hook=note.hook,
-                    phase=note.phase,
-                    error=note.error,
-                    detail=note.detail,
-                    seconds=round(note.seconds, 6),
-                )
-            case CallEnded() if note.error is not None or note.status >= _ERROR_STATUS:
-                self._log.warning(
-                    "upstream_failed",
-                    **_who(subject),
-                    upstream=note.upstream,
-                    status=note.status,
-                    error=note.error,
-                    seconds=round(note.seconds, 6),
-                )
-            case ToolRan() if note.result in ("error", "timeout"):
-                self._log.warning(
-                    "tool_failed",
-                    **_who(subject),
-                    tool=note.tool,
-                    result=note.result,
-                    detail=note.detail,
-                    depth=note.depth,
-                    seconds=round(note.seconds, 6),
-                )
-            case IterationDecided() if note.breach is not None:
-                self._log.warning(
-                    "loop_aborted",
-                    **_who(subject),
-                    reason=note.breach,
-                    depth=note.depth,
-                    hook=note.hook,
-                    fingerprint=note.fingerprint,
-                )
-            case Said():
-                self._log.warning(note.event, **_who(subject), detail=note.detail)
-            case _:
-                pass
+        handler = self.handlers.get(type(note))
+        if handler is not None:
+            handler(subject, note)
+
+    def _hook_ran(self, subject: Subject, note: HookRan) -> None:
+        if note.error is not None:
+            self._log.error(
+                "hook_failed",
+                **_who(subject),
+                hook=note.hook,
+                phase=note.phase,
+                error=note.error,
+                detail=note.detail,
+                seconds=round(note.seconds, 6),
+            )
+
+    def _call_ended(self, subject: Subject, note: CallEnded) -> None:
+        if note.error is not None or note.status >= _ERROR_STATUS:
+            self._log.warning(
+                "upstream_failed",
+                **_who(subject),
+                upstream=note.upstream,
+                status=note.status,
+                error=note.error,
+                seconds=round(note.seconds, 6),
+            )
+
+    def _tool_ran(self, subject: Subject, note: ToolRan) -> None:
+        if note.result in ("error", "timeout"):
+            self._log.warning(
+                "tool_failed",
+                **_who(subject),
+                tool=note.tool,
+                result=note.result,
+                detail=note.detail,
+                depth=note.depth,
+                seconds=round(note.seconds, 6),
+            )
+
+    def _iteration_decided(self, subject: Subject, note: IterationDecided) -> None:
+        if note.breach is not None:
+            self._log.warning(
+                "loop_aborted",
+                **_who(subject),
+                reason=note.breach,
+                depth=note.depth,
+                hook=note.hook,
+                fingerprint=note.fingerprint,
+            )
+
+    def _said(self, subject: Subject, note: Said) -> None:
+        self._log.warning(note.event, **_who(subject), detail=note.detail)
 
     def _ended(self, subject: Subject, note: Ended) -> None:
+        failed = note.error is not None and note.status >= _SERVER_ERROR
+        if not (failed or self._log.is_enabled_for(logging.INFO)):
+            return
         fields: dict[str, Any] = {
             **_who(subject),
             "route": subject.route,
@@ -259,7 +277,7 @@ class Logs:
         if note.error is not None:
             fields["error"] = note.error
             fields["error_text"] = note.error_text
-        if note.error is not None and note.status >= _SERVER_ERROR:
+        if failed:
             self._log.error("exchange", **fields)
         else:
             self._log.info("exchange", **fields)

@@ -6,10 +6,13 @@ words of `engine/notes.py` and `errors.py`; anything else is `other`. This file 
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.samples import Exemplar
 
 from loopway._version import __version__
 from loopway.engine.notes import (
@@ -66,6 +69,21 @@ _STATUSES = range(100, 600)
 _TOOL_ERRORS = {"ok": "", "error": "tool_error", "timeout": "timeout", "cancelled": "cancelled"}
 
 
+class _Histogram(Histogram):
+    """A histogram that takes its own values for what they are, and finds their bucket by bisection.
+
+    The library looks at each value's exemplar and at its own labels again, which costs as much as to count.
+    """
+
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        """Count a value."""
+        bucket = self._buckets[bisect_left(self._upper_bounds, amount)]
+        bucket.inc(1)
+        self._sum.inc(amount)
+        if exemplar is not None:
+            bucket.set_exemplar(Exemplar(exemplar, amount, time.time()))
+
+
 class _Exchange:
     """The series of one dialect and model, looked up once."""
 
@@ -77,6 +95,26 @@ class _Exchange:
         self.overhead = metrics.overhead.labels(*labels)
         self.depth = metrics.depth.labels(*labels)
         self.requests: dict[tuple[int, bool], Any] = {}
+
+
+class _Try:
+    """The series of tries at one upstream."""
+
+    __slots__ = ("duration", "statuses")
+
+    def __init__(self, metrics: Metrics, upstream: str) -> None:
+        self.duration = metrics.upstream_duration.labels(upstream)
+        self.statuses: dict[int, Any] = {}
+
+
+class _Call:
+    """The series of replies to one kind of call; each is made when it first counts something."""
+
+    __slots__ = ("operation", "tokens")
+
+    def __init__(self) -> None:
+        self.operation: Any = None
+        self.tokens: dict[str, tuple[Any, Any]] = {}
 
 
 class _Loop:
@@ -122,10 +160,12 @@ class Metrics:
         self._provider = provider
         self._children: dict[tuple[Any, ...], Any] = {}
         self._exchanges: dict[tuple[str, str], _Exchange] = {}
+        self._tries: dict[str, _Try] = {}
+        self._calls: dict[tuple[str, str, str, str], _Call] = {}
         self._define()
         self._define_gen_ai()
         self._prepare(exchanges)
-        self._handlers: dict[type[Any], Callable[[Subject, Any], None]] = {
+        self.handlers: dict[type[Any], Callable[[Subject, Any], None]] = {
             Began: self._began,
             CallEnded: self._call_ended,
             CallFailed: self._call_failed,
@@ -144,7 +184,7 @@ class Metrics:
 
     def __call__(self, subject: Subject, note: Note) -> None:
         """Count a note."""
-        handler = self._handlers.get(type(note))
+        handler = self.handlers.get(type(note))
         if handler is not None:
             handler(subject, note)
 
@@ -250,9 +290,17 @@ class Metrics:
 
     def _call_ended(self, subject: Subject, note: CallEnded) -> None:
         name = note.upstream if note.upstream in self._upstreams else OTHER
-        status = str(note.status) if note.status in _STATUSES else _error(note.error)
-        self._child(self.upstream, name, status).inc()
-        self._child(self.upstream_duration, name).observe(note.seconds, subject.state.get("exemplar"))
+        series = self._tries.get(name)
+        if series is None:
+            series = self._tries[name] = _Try(self, name)
+        tries = series.statuses.get(note.status)
+        if tries is None:
+            known = note.status in _STATUSES
+            tries = self._child(self.upstream, name, str(note.status) if known else _error(note.error))
+            if known:
+                series.statuses[note.status] = tries
+        tries.inc()
+        series.duration.observe(note.seconds, subject.state.get("exemplar"))
 
     def _call_failed(self, subject: Subject, note: CallFailed) -> None:
         call = self._call(subject, note.model)
@@ -269,13 +317,29 @@ class Metrics:
 
     def _reply_came(self, subject: Subject, note: ReplyCame) -> None:
         model = self._model(subject)
-        call = self._call(subject, note.model)
+        key = (subject.route, subject.dialect, note.model if note.model in self._upstream_models else OTHER, model)
+        series = self._calls.get(key)
+        if series is None:
+            series = self._calls[key] = _Call()
         for kind, number in note.usage.items():
-            self._child(self.tokens, model, kind if kind in TOKENS else OTHER).inc(number)
-            if kind in ("input", "output"):
-                self._child(self.token_usage, *call, kind).observe(number)
-        error = "upstream_broken" if note.fault else ""
-        self._child(self.operation, *call, error).observe(note.seconds, subject.state.get("exemplar"))
+            counted = series.tokens.get(kind)
+            if counted is None:
+                counted = series.tokens[kind] = self._tokens(model, self._call(subject, note.model), kind)
+            counted[0].inc(number)
+            if counted[1] is not None:
+                counted[1].observe(number)
+        if note.fault:
+            operation = self._child(self.operation, *self._call(subject, note.model), "upstream_broken")
+        else:
+            operation = series.operation
+            if operation is None:
+                operation = series.operation = self._child(self.operation, *self._call(subject, note.model), "")
+        operation.observe(note.seconds, subject.state.get("exemplar"))
+
+    def _tokens(self, model: str, call: tuple[str, str, str], kind: str) -> tuple[Any, Any]:
+        """Where tokens of a kind are counted, and where they are observed if that is done."""
+        counted = self._child(self.tokens, model, kind if kind in TOKENS else OTHER)
+        return counted, self._child(self.token_usage, *call, kind) if kind in ("input", "output") else None
 
     def _hook_ran(self, subject: Subject, note: HookRan) -> None:
         name = note.hook if note.hook in self._hooks else OTHER
@@ -373,7 +437,7 @@ class Metrics:
         return Counter(name, text, tuple(labels), registry=self.registry)
 
     def _histogram(self, name: str, text: str, labels: Iterable[str], buckets: Iterable[float]) -> Histogram:
-        return Histogram(name, text, tuple(labels), buckets=tuple(buckets), registry=self.registry)
+        return _Histogram(name, text, tuple(labels), buckets=tuple(buckets), registry=self.registry)
 
     def _seconds(self, name: str, text: str, labels: Iterable[str]) -> Histogram:
         return self._histogram(name, text, labels, SECONDS)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import httpx
-import httpx_aiohttp
 import msgspec
 
 from loopway.errors import ConfigError, Problem
+from loopway.upstream.transport import Transport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -194,4 +194,4 @@ def open_pool(target: Target) -> httpx.AsyncBaseTransport:
             response_class=_Answer,
         )
 
-    return httpx_aiohttp.AiohttpTransport(verify=trusted, client=session)
+    return Transport(trusted, session, connect_timeout=target.connect_timeout, read_timeout=target.read_timeout)

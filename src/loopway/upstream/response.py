@@ -13,6 +13,7 @@ import httpx
 from loopway.errors import Broken
 from loopway.upstream.errors_table import TRANSPORT_ERRORS, translate
 from loopway.upstream.inflate import InflateError, Inflater
+from loopway.upstream.transport import Received
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -22,12 +23,21 @@ class UpstreamResponse:
     """The answer of an upstream: its head is here, its body comes when it is asked for.
 
     Whoever has one reads it to its end or calls `aclose`; cancellation while reading closes it.
+
+    Attributes:
+        headers: The header lines, names in lower case.
+        head_size: Bytes of them.
     """
 
     def __init__(self, upstream: str, response: httpx.Response) -> None:
         self.upstream = upstream
         self.status: int = response.status_code
-        self.headers: list[tuple[bytes, bytes]] = [(name.lower(), value) for name, value in response.headers.raw]
+        raw = response.raw if isinstance(response, Received) else response.headers.raw
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.head_size = 0
+        for name, value in raw:
+            self.headers.append((name.lower(), value))
+            self.head_size += len(name) + len(value) + 4
         stream = response.stream
         if not isinstance(stream, httpx.AsyncByteStream):
             raise TypeError("the transport gave a response without an asynchronous stream")

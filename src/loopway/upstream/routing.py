@@ -5,6 +5,7 @@ This file must not know a wire format or how a call is made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +14,7 @@ from loopway.errors import BadRequest, Broken, NotFound, Silent, Unreachable, Up
 from loopway.upstream.retry import RETRYABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from loopway.upstream.client import Auth, Headers, Try, Upstream
     from loopway.upstream.response import UpstreamResponse
@@ -48,6 +49,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     query: str = ""
     headers: Headers = ()
     client_auth: Headers = ()
+    trace: Mapping[str, str] = {}
     method: str = "POST"
 
 
@@ -111,7 +113,7 @@ async def call(
     routes: Sequence[Route],
     outgoing: Callable[[Route], Outgoing],
     *,
-    tried: Callable[[Route, Try], None] | None = None,
+    tried: Callable[[Try], None] | None = None,
     deadline: float | None = None,
 ) -> tuple[Route, UpstreamResponse]:
     """Send a call to the first route that answers; only before the first byte of an answer is handed on.
@@ -122,7 +124,7 @@ async def call(
     Args:
         routes: At least one.
         outgoing: Makes the call for a route; asked once for each route that is tried.
-        tried: Told of each try.
+        tried: Told of each try at the route that `outgoing` was asked for last.
         deadline: No further try begins behind this time of the monotonic clock, in seconds.
 
     Raises:
@@ -131,7 +133,6 @@ async def call(
     last = len(routes) - 1
     for number, route in enumerate(routes):
         sent = outgoing(route)
-        told = None if tried is None else _for_route(tried, route)
         try:
             response = await route.upstream.send(
                 sent.path,
@@ -140,8 +141,9 @@ async def call(
                 sent.body,
                 auth=sent.auth,
                 client_auth=sent.client_auth,
+                trace=sent.trace,
                 method=sent.method,
-                tried=told,
+                tried=tried,
                 deadline=deadline,
             )
         except (Unreachable, Silent, Broken):
@@ -152,7 +154,3 @@ async def call(
                 return route, response
             await response.aclose()
     raise UpstreamError("", "there is no route to try")
-
-
-def _for_route(tried: Callable[[Route, Try], None], route: Route) -> Callable[[Try], None]:
-    return lambda one: tried(route, one)

@@ -71,22 +71,23 @@ class Messages:
 
         Anthropic's `input_tokens` are those that no cache was involved in, so both cache fields are added.
         """
-        cache_read = _number(usage, "cache_read_input_tokens")
-        cache_creation = _number(usage, "cache_creation_input_tokens")
+        found: dict[str, int] = {}
+        for member, kinds in _COUNTS:
+            number = usage.get(member)
+            if type(number) is int and number > 0:
+                for kind in kinds:
+                    found[kind] = found.get(kind, 0) + number
         details = usage.get("output_tokens_details")
-        found = {
-            "input": _number(usage, "input_tokens") + cache_read + cache_creation,
-            "output": _number(usage, "output_tokens"),
-            "cache_read": cache_read,
-            "cache_creation": cache_creation,
-            "reasoning": _number(details, "thinking_tokens") if isinstance(details, Mapping) else 0,
-        }
-        return {name: number for name, number in found.items() if number}
+        if isinstance(details, Mapping) and type(number := details.get("thinking_tokens")) is int and number > 0:
+            found["reasoning"] = number
+        return found
 
 
-def _number(usage: Mapping[str, Any], name: str) -> int:
-    value = usage.get(name)
-    return value if type(value) is int and value > 0 else 0
-
+_COUNTS = (
+    ("input_tokens", ("input",)),
+    ("cache_read_input_tokens", ("input", "cache_read")),
+    ("cache_creation_input_tokens", ("input", "cache_creation")),
+    ("output_tokens", ("output",)),
+)
 
 MESSAGES = Messages()
