@@ -148,6 +148,18 @@ def test_an_event_that_never_ends_is_bounded() -> None:
         read(*[b"data: x\n"] * 100, largest=100)
 
 
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b""], ids=["LF", "CRLF", "open"])
+def test_what_came_before_an_event_that_is_too_large_is_not_lost(end: bytes) -> None:
+    """Whether it came in the same piece or not, and whether the large one ends or not."""
+    stream = b"data: 1\n\ndata: 2\n\n" + b"data: " + b"x" * 200 + end
+    for pieces in ([stream], [stream[:9], stream[9:]], [stream[:12], stream[12:]]):
+        reader, seen = Reader(100), list[Frame]()
+        with pytest.raises(EventTooLarge) as raised:
+            for piece in pieces:
+                seen += reader.feed(piece)
+        assert [frame.data for frame in [*seen, *raised.value.before]] == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("piece", [b"x" * 16, b"x\rdata: ", b"x\ndata: "])
 def test_reading_is_linear(piece: bytes) -> None:
     """Four times as many small reads of one event take about four times as long, not sixteen times."""

@@ -39,7 +39,15 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventTooLarge(ValueError):
-    """An event has more than `LARGEST_EVENT` bytes."""
+    """An event has more than `LARGEST_EVENT` bytes.
+
+    Attributes:
+        before: The frames in front of it that had not been given yet.
+    """
+
+    def __init__(self, largest: int, before: list[Frame]) -> None:
+        self.before = before
+        super().__init__(f"one event has more than {largest} bytes")
 
 
 class Reader:
@@ -59,7 +67,7 @@ class Reader:
             searched = max(0, len(self._pending) - _LONGEST_BOUNDARY + 1)
             self._pending += data
             if not self._ends_behind(searched):
-                self._bound(len(self._pending))
+                self._bound(len(self._pending), [])
                 return []
             data = bytes(self._pending)
             self._pending.clear()
@@ -93,7 +101,7 @@ class Reader:
                     frame = _frame(data[start:end])
                 else:
                     break
-                self._bound(end - start)
+                self._bound(end - start, frames)
                 frames.append(frame)
                 start = end
         else:
@@ -101,17 +109,17 @@ class Reader:
                 end = match.end()
                 if end == len(data) and data.endswith(b"\n\r"):
                     break  # an LF may follow and belongs to it
-                self._bound(end - start)
+                self._bound(end - start, frames)
                 frames.append(_frame(data[start:end]))
                 start = end
         if start < len(data):
             self._pending += data[start:]
-            self._bound(len(self._pending))
+            self._bound(len(self._pending), frames)
         return frames
 
-    def _bound(self, size: int) -> None:
+    def _bound(self, size: int, before: list[Frame]) -> None:
         if size > self._largest:
-            raise EventTooLarge(f"one event has more than {self._largest} bytes")
+            raise EventTooLarge(self._largest, before)
 
 
 def _frame(raw: bytes) -> Frame:

@@ -135,7 +135,7 @@ class StreamRoad:
         await self._emit(frames)
 
     async def _feed(self, response: UpstreamResponse) -> None:
-        exchange, splicer = self._exchange, self._splicer
+        exchange = self._exchange
         reader = Reader()
         size = 0
         try:
@@ -145,12 +145,17 @@ class StreamRoad:
                     raise Broken(exchange.calls.upstream, f"the upstream's stream has more than {LARGEST_REPLY} bytes")
                 frames = reader.feed(chunk)
                 if frames:
-                    await self._emit(frames)
-                    if splicer.error is not None:
-                        raise self._reported(splicer.error)
+                    await self._take(frames)
         except EventTooLarge as wrong:
+            await self._take(wrong.before)
             text = f"the upstream's stream is no stream of events: {wrong}"
             raise Broken(exchange.calls.upstream, text) from None
+
+    async def _take(self, frames: Iterable[Frame]) -> None:
+        """Frames of the upstream. Raises `Reported` if one of them is an error."""
+        await self._emit(frames)
+        if self._splicer.error is not None:
+            raise self._reported(self._splicer.error)
 
     async def _emit(self, frames: Iterable[Frame]) -> None:
         """Feed frames, send on what may go."""
