@@ -34,6 +34,7 @@ from loopway.hooks.toolbox import Toolbox
 from loopway.hooks.tools import KeepsTexts, ToolSource
 from loopway.server import admin
 from loopway.server.admission import Admission
+from loopway.server.application import Application
 from loopway.server.auth import KeyHolder, Keys
 from loopway.server.failures import answer
 from loopway.server.openapi import openapi
@@ -379,8 +380,8 @@ def _keys(settings: Settings) -> Keys:
 
 
 def _litestar(handlers: Sequence[BaseRouteHandler], **more: Any) -> Litestar:
-    return litestar.Litestar(
-        route_handlers=list(handlers),
+    return Application(
+        handlers,
         openapi_config=None,
         logging_config=None,
         exception_handlers={HTTPException: _failed},
