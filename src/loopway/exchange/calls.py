@@ -89,8 +89,7 @@ class Calls:
             body = await self.timed(response.read(LARGEST_ERROR))
         finally:
             await response.aclose()
-        headers = [*coming_back(response.headers), *as_it_came(response.headers, encoded=False)]
-        raise Refused(self.upstream, response.status, headers, body)
+        raise Refused(self.upstream, response.status, coming_back(response.headers, b"content-type"), body)
 
     def _outgoing(self, route: Route) -> Outgoing:
         """The call as a route wants it."""
@@ -173,19 +172,19 @@ class _Open:
         self.error = ""
 
 
-def coming_back(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The headers of an upstream's answer that the client gets."""
+def coming_back(headers: Headers, *and_these: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers of an upstream's answer that the client gets.
+
+    Args:
+        headers: All of them, names in lower case.
+        and_these: Names of those that say how to read its bytes (`content-type`), where these are passed on.
+    """
     return [
         (name, value)
         for name, value in headers
-        if (name in _COMING_BACK or name.startswith(_COMING_BACK_PREFIX)) and not _CONTROL.search(value)
+        if (name in and_these or name in _COMING_BACK or name.startswith(_COMING_BACK_PREFIX))
+        and not _CONTROL.search(value)
     ]
-
-
-def as_it_came(headers: Headers, *, encoded: bool = True) -> list[tuple[bytes, bytes]]:
-    """The headers that say how to read bytes that are passed on unchanged."""
-    wanted = (b"content-type", b"content-encoding") if encoded else (b"content-type",)
-    return [(name, value) for name, value in headers if name in wanted and not _CONTROL.search(value)]
 
 
 def is_events(headers: Headers) -> bool:

@@ -120,14 +120,6 @@ class Driver:
             clock=self._clock,
         )
         try:
-            await self._run_to_its_end(exchange)
-        finally:
-            if exchange.session is not None and exchange.session.has_cleanup:
-                self._background(exchange.session.cleanup())
-            exchange.ended()
-
-    async def _run_to_its_end(self, exchange: Exchange) -> None:
-        try:
             await self._run(exchange)
         except ClientGone:
             exchange.gone = exchange.phase
@@ -139,15 +131,23 @@ class Driver:
                 exchange.gone = exchange.phase
             if why is None:
                 raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-            if isinstance(why, ExchangeError):
-                await self._fail(exchange, why)
+            await self._interrupted(exchange, why)
         except Exception as mistake:
             exchange.tell(Said("internal_error", told(mistake)))
             await self._fail(exchange, ExchangeError("the gateway failed; its log says why"))
             raise
+        finally:
+            if exchange.session is not None and exchange.session.has_cleanup:
+                self._background(exchange.session.cleanup())
+            exchange.ended()
+
+    async def _interrupted(self, exchange: Exchange, why: ExchangeError | ClientGone) -> None:
+        """The sink has cancelled the exchange: it goes on for its last words."""
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        if isinstance(why, ExchangeError):
+            await self._fail(exchange, why)
 
     # --- before the first iteration ---
 

@@ -11,7 +11,7 @@ from loopway.dialects.glimpse import Ends, Glimpse, glimpse
 from loopway.dialects.request import Request
 from loopway.engine.loop import Decided
 from loopway.errors import Broken, ClientGone, UpstreamError
-from loopway.exchange.calls import as_it_came, coming_back, is_events
+from loopway.exchange.calls import coming_back, is_events
 from loopway.exchange.ports import Headers
 from loopway.exchange.state import Exchange
 from loopway.upstream.response import UpstreamResponse
@@ -30,10 +30,10 @@ async def pass_through(exchange: Exchange, request: Request) -> None:
     began = exchange.clock()
     response = await exchange.calls.send(request, 0)
     try:
-        headers = [*coming_back(response.headers), *as_it_came(response.headers)]
+        headers = coming_back(response.headers, b"content-type", b"content-encoding")
         if loop and not request.stream:
             headers.append((b"x-loopway-iterations", b"1"))
-        length = _length(response.headers)
+        length = response.length
         if not request.stream and length is not None and length <= _SMALL:
             body = await exchange.calls.timed(response.read(_SMALL, raw=True))
             exchange.passed_on(glimpse(body), exchange.clock() - began)
@@ -95,10 +95,3 @@ def _cut(exchange: Exchange) -> None:
     """What has gone is no stream of events: nothing can be said behind a part of it."""
     if exchange.sink.opened:
         exchange.sink.abort()
-
-
-def _length(headers: Headers) -> int | None:
-    for name, value in headers:
-        if name == b"content-length" and value.isdigit():
-            return int(value)
-    return None

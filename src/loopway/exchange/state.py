@@ -5,6 +5,7 @@ This file must not know the order in which things happen.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ class Exchange:
         usage: The sum over all iterations.
         interim: The replies that were rerun.
         back: The headers of the upstream's answer that the client gets.
+        tell: Tells the listeners.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Exchange:
         self.router = router
         self.chain = chain
         self.clock = clock
-        self._listener = listener
+        self.tell: Callable[[Note], None] = functools.partial(listener, subject)
         self.calls = Calls(router, incoming, self.tell, clock)
         self.session: Session | None = None
         self._served: ServedTools | None = None
@@ -125,10 +127,6 @@ class Exchange:
         return self.hooks.refused(self.planner, depth, what, "post" if phase == "post" else "plan")
 
     # --- what telemetry hears ---
-
-    def tell(self, note: Note) -> None:
-        """Tell the listeners."""
-        self._listener(self.subject, note)
 
     def reply_came(self, reply: Reply, depth: int, seconds: float) -> None:
         """A reply is whole, or as whole as it will be."""

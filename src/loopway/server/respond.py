@@ -149,11 +149,9 @@ class Responder:
 
     # --- inside ---
 
-    async def _out(self, *messages: Message) -> None:
-        if self._interrupted is None:
-            await self._send_all(messages)
-        else:
-            await self._in_time(self._send_all(messages))
+    def _out(self, *messages: Message) -> Coroutine[Any, Any, None]:
+        sending = self._send_all(messages)
+        return sending if self._interrupted is None else self._in_time(sending)
 
     async def _in_time(self, sending: Coroutine[Any, Any, None]) -> None:
         """Send; once the exchange has been interrupted, a client that does not read is not waited for long."""

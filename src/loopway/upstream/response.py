@@ -27,22 +27,30 @@ class UpstreamResponse:
     Attributes:
         headers: The header lines, names in lower case.
         head_size: Bytes of them.
+        length: Bytes that the body says to have as it travels, or None.
     """
 
     def __init__(self, upstream: str, response: httpx.Response) -> None:
         self.upstream = upstream
         self.status: int = response.status_code
-        raw = response.raw if isinstance(response, Received) else response.headers.raw
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.head_size = 0
-        for name, value in raw:
-            self.headers.append((name.lower(), value))
-            self.head_size += len(name) + len(value) + 4
         stream = response.stream
         if not isinstance(stream, httpx.AsyncByteStream):
             raise TypeError("the transport gave a response without an asynchronous stream")
         self._stream = stream
-        self._pieces: AsyncIterator[bytes] | None = None
+        self._next: Callable[[], Awaitable[bytes]]
+        if isinstance(response, Received):
+            raw, self._next = response.raw, response.read_some
+        else:
+            raw, self._next = response.headers.raw, _Iterated(stream).read_some
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.head_size = 0
+        self.length: int | None = None
+        for given, value in raw:
+            name = given.lower()
+            self.headers.append((name, value))
+            self.head_size += len(name) + len(value) + 4
+            if name == b"content-length" and value.isdigit():
+                self.length = int(value)
         self._over = False
         self._whole = False
 
@@ -75,7 +83,11 @@ class UpstreamResponse:
         """
         parts: list[bytes] = []
         size = 0
-        async for part in self.raw_chunks() if raw else self.chunks():
+        plain = None if raw or not self.encoded else self.chunks()
+        while True:
+            part = await self.next_piece() if plain is None else await anext(plain, None)
+            if part is None:
+                break
             size += len(part)
             if size > most:
                 await self.aclose()
@@ -88,17 +100,8 @@ class UpstreamResponse:
         if self._over:
             return
         self._over = True
-        if self._pieces is not None:
-            await self._drop(self._pieces)
         with contextlib.suppress(*TRANSPORT_ERRORS):
             await self._stream.aclose()
-
-    async def _drop(self, pieces: AsyncIterator[bytes]) -> None:
-        close: Callable[[], Awaitable[None]] | None = getattr(pieces, "aclose", None)
-        if close is not None:
-            # RuntimeError: another task is reading it; closing the stream wakes that one up.
-            with contextlib.suppress(RuntimeError, *TRANSPORT_ERRORS):
-                await close()
 
     async def next_piece(self) -> bytes | None:
         """The next piece of the body as it travels, or None at its end. Raises `Broken` and `Silent`."""
@@ -106,20 +109,33 @@ class UpstreamResponse:
             return None
         if self._over:
             raise Broken(self.upstream, f"the answer of the upstream {self.upstream!r} was closed")
-        if self._pieces is None:
-            self._pieces = aiter(self._stream)
         try:
-            return await anext(self._pieces)
-        except StopAsyncIteration:
-            self._whole = True
-            await self.aclose()
-            return None
+            piece = await self._next()
         except TRANSPORT_ERRORS as error:
             await self.aclose()
             raise translate(self.upstream, error, "body") from error
         except BaseException:
             await self.aclose()
             raise
+        if piece:
+            return piece
+        self._whole = True
+        await self.aclose()
+        return None
+
+
+class _Iterated:
+    """The body of any httpx stream, piece by piece."""
+
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._pieces = aiter(stream)
+
+    async def read_some(self) -> bytes:
+        """The next piece; nothing at its end."""
+        async for piece in self._pieces:
+            if piece:
+                return piece
+        return b""
 
 
 class _Raw:

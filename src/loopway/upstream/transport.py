@@ -17,7 +17,7 @@ from yarl import URL
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 
 class Address:
@@ -56,11 +56,13 @@ class Received(httpx.Response):
 
     Attributes:
         raw: Its header lines, as they came.
+        read_some: Gives the next piece of its body, as much as there is; nothing at its end.
     """
 
     def __init__(self, request: httpx.Request, answer: aiohttp.ClientResponse) -> None:
         self.status_code = answer.status
         self.raw: Sequence[tuple[bytes, bytes]] = answer.raw_headers
+        self.read_some: Callable[[], Awaitable[bytes]] = answer.content.readany
         self.stream = _Body(answer)
         self.extensions = {
             "http_version": b"HTTP/1.1",
@@ -95,8 +97,9 @@ class _Body(httpx.AsyncByteStream):
         return piece
 
     async def aclose(self) -> None:
-        self._answer.release()
-        await self._answer.wait_for_close()
+        if not self._answer.closed:  # it is, once it has been read to its end
+            self._answer.release()
+            await self._answer.wait_for_close()
 
 
 class Transport(httpx_aiohttp.AiohttpTransport):
@@ -129,7 +132,7 @@ class Transport(httpx_aiohttp.AiohttpTransport):
         session = self.client
         if not isinstance(session, aiohttp.ClientSession):
             session = self.client = self.get_client()
-        answer = await session.request(
+        answer = await session._request(  # noqa: SLF001 - what `request` wraps for `async with`
             request.method,
             request.address.yarl,
             headers=request.headers,
