@@ -46,6 +46,9 @@ _LINGER_SECONDS = 2.0
 _CLOSE_SECONDS = 1
 """How long a server waits for its connections when all exchanges are over."""
 _FLUSH_SECONDS = 5.0
+_ALLOCATIONS = 20_000
+"""How many objects more than were freed make the collector look. An exchange makes no cycles that live long, but at
+Python's own 700 some tens of exchanges at once, or the spans that wait to be sent, are looked at again and again."""
 AFTER_DRAIN_SECONDS = 10.0
 """The end is at most so long after `drain_seconds`: last errors and clean-up hooks (3 s), connections, the flush."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -407,6 +410,7 @@ async def serve(
     async with serving:
         gc.collect()
         gc.freeze()  # what start-up made stays for good: the collector need not look at it again
+        gc.set_threshold(_ALLOCATIONS)
         if not stop.is_set():
             ready()
         stopping = asyncio.create_task(stop.wait())

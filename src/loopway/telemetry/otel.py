@@ -23,6 +23,7 @@ from loopway._version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
 
 Protocol = Literal["grpc", "http/protobuf"]
 
@@ -171,6 +172,23 @@ def _resource(service_name: str) -> dict[str, str]:
     else:
         attributes["service.name"] = service_name
     return {name: value for name, value in attributes.items() if name not in names}
+
+
+def fill(span: Span, attributes: Mapping[str, str | bool | int | float | tuple[str, ...]]) -> None:
+    """`span.set_attributes` for values of ours, which need none of its looks at each of them.
+
+    Those cost as much as the span. A span of another kind, or one whose limits may cut something, is filled its way.
+    """
+    held: Any = getattr(span, "_attributes", None)
+    if (
+        type(held) is sys.modules["opentelemetry.attributes"].BoundedAttributes
+        and held.max_value_len is None
+        and (held.maxlen is None or len(held) + len(attributes) <= held.maxlen)
+        and span.is_recording()
+    ):
+        held._dict.update(attributes)  # noqa: SLF001 - the one place that knows how the SDK keeps them
+    else:
+        span.set_attributes(attributes)
 
 
 def shut_down(made: TracerProvider, seconds: float = FLUSH_SECONDS) -> bool:

@@ -78,8 +78,8 @@ class _Trace:
     """What is open of one exchange. `recorded` is false where only the headers are needed."""
 
     __slots__ = (
-        "before", "chat", "chat_began", "context", "failed_hook", "iteration", "iteration_context", "recorded",
-        "server", "tools", "tries",
+        "before", "chat", "chat_began", "chat_told", "context", "failed_hook", "iteration", "iteration_context",
+        "recorded", "server", "tools", "tries",
     )  # fmt: skip
 
     def __init__(self, server: Span, context: Context, before: Context, *, recorded: bool) -> None:
@@ -91,6 +91,7 @@ class _Trace:
         self.iteration_context = context
         self.chat: Span | None = None
         self.chat_began = 0
+        self.chat_told: Attributes = {}
         self.tries = 0
         self.tools: dict[str, list[Span]] = {}
         self.failed_hook: str | None = None
@@ -221,8 +222,6 @@ class Tracing:
         if made.trace_flags.sampled:
             subject.state["exemplar"] = {"trace_id": trace_id}
             subject.answer_headers.append((b"x-trace-id", trace_id.encode()))
-        if span.is_recording():
-            span.set_attributes(_http(subject))
         return span
 
     def _ended(self, subject: Subject, held: _Trace, note: Ended) -> None:
@@ -237,7 +236,8 @@ class Tracing:
         self._leave(subject, held)
 
     def _finish(self, subject: Subject, server: Span, note: Ended) -> None:
-        told: Attributes = {
+        told = _http(subject)
+        told |= {
             "loopway.model": _text(subject.model),
             "loopway.stream": subject.stream,
             "loopway.loop.iterations": note.iterations,
@@ -259,7 +259,7 @@ class Tracing:
             if note.status >= _SERVER_ERROR:
                 told["error.type"] = note.error
                 server.set_status(self._trace.StatusCode.ERROR, _text(note.error_text or ""))
-        server.set_attributes(told)
+        otel.fill(server, told)
         server.end()
 
     def _leave(self, subject: Subject, held: _Trace) -> None:
@@ -293,31 +293,27 @@ class Tracing:
             f"{named} {note.model}",
             held.iteration_context,
             kinds.CLIENT,
-            self._of_call(subject, note, named),
+            self._for_sampler(subject, note, named),
             start_time=held.chat_began,
         )
+        held.chat_told = _of_call(subject, note)
         if self._capture:
-            held.chat.set_attributes(content.of_request(note.content()))
+            held.chat_told |= content.of_request(note.content())
         self._inject(held.chat, note.headers)
         # An instrumentation of the HTTP client would make a second CLIENT span of this call.
         inside = self._trace.set_span_in_context(held.chat, held.iteration_context)
         self._attach(self._context.set_value(self._suppress, value=True, context=inside))
 
-    def _of_call(self, subject: Subject, note: CallBegan, named: str) -> Attributes:
+    def _for_sampler(self, subject: Subject, note: CallBegan, named: str) -> Attributes:
+        """What the conventions want a sampler to see."""
         told: Attributes = {
             "gen_ai.operation.name": named,
             "gen_ai.provider.name": self._provider_of(subject.dialect),
             "gen_ai.request.model": note.model,
             "server.address": note.server,
-            "loopway.upstream": note.upstream,
         }
         if note.port is not None:
             told["server.port"] = note.port
-        if subject.stream:
-            told["gen_ai.request.stream"] = True
-        if subject.dialect == "chat_completions":
-            told["openai.api.type"] = "chat_completions"
-        told.update(_parameters(note.parameters()))
         return told
 
     def _call_ended(self, _subject: Subject, held: _Trace, note: CallEnded) -> None:
@@ -325,16 +321,16 @@ class Tracing:
             return
         held.tries += 1
         if note.status:
-            held.chat.set_attribute("http.response.status_code", note.status)
+            held.chat_told["http.response.status_code"] = note.status
         if held.tries > 1:
-            held.chat.set_attribute("http.request.resend_count", held.tries - 1)
+            held.chat_told["http.request.resend_count"] = held.tries - 1
         if note.error is not None or note.status >= 400:  # noqa: PLR2004
             failed: Attributes = {"error.type": note.error or str(note.status), "loopway.seconds": note.seconds}
             held.chat.add_event("loopway.upstream.try_failed", failed)
 
     def _first_chunk(self, _subject: Subject, held: _Trace, note: FirstChunk) -> None:
         if held.chat is not None and _subject.stream:
-            held.chat.set_attribute("gen_ai.response.time_to_first_chunk", note.seconds)
+            held.chat_told["gen_ai.response.time_to_first_chunk"] = note.seconds
 
     def _reply_came(self, _subject: Subject, held: _Trace, note: ReplyCame) -> None:
         told: Attributes = {}
@@ -345,7 +341,7 @@ class Tracing:
         value = note.value() if note.value is not None else {}
         finish = _finish(value) or note.finish
         if finish:
-            told["gen_ai.response.finish_reasons"] = [_text(finish)]
+            told["gen_ai.response.finish_reasons"] = (_text(finish),)
         for kind, number in note.usage.items():
             if kind in _TOKENS:
                 told[_TOKENS[kind]] = _bounded(number)
@@ -362,7 +358,7 @@ class Tracing:
         chat, held.chat = held.chat, None
         if chat is None:
             return
-        chat.set_attributes(told)
+        otel.fill(chat, held.chat_told | told)
         if failed:
             chat.set_status(self._trace.StatusCode.ERROR, _text(text))
         chat.end()
@@ -414,7 +410,7 @@ class Tracing:
             told["loopway.loop.abort_reason"] = note.breach
         if note.fingerprint is not None:
             told["loopway.loop.fingerprint"] = note.fingerprint
-        span.set_attributes(told)
+        otel.fill(span, told)
         if held.chat is None:  # else it was cut short; why comes with the end
             held.iteration = None
             span.end()
@@ -447,6 +443,16 @@ class Tracing:
         headers.pop("tracestate", None)
         if context.trace_state:
             headers["tracestate"] = context.trace_state.to_header()
+
+
+def _of_call(subject: Subject, note: CallBegan) -> Attributes:
+    told = _parameters(note.parameters())
+    told["loopway.upstream"] = note.upstream
+    if subject.stream:
+        told["gen_ai.request.stream"] = True
+    if subject.dialect == "chat_completions":
+        told["openai.api.type"] = "chat_completions"
+    return told
 
 
 def _http(subject: Subject) -> Attributes:
@@ -486,7 +492,7 @@ def _parameters(sent: Mapping[str, Any]) -> Attributes:
         elif name in ("stop", "stop_sequences"):
             stops = [value] if isinstance(value, str) else value
             if isinstance(stops, list) and all(isinstance(one, str) for one in stops):
-                told["gen_ai.request.stop_sequences"] = [_text(one) for one in stops]
+                told["gen_ai.request.stop_sequences"] = tuple(_text(one) for one in stops)
         elif name == "n" and type(value) is int and value != 1 and value in _INT64:
             told["gen_ai.request.choice.count"] = value
         elif name == "service_tier" and isinstance(value, str):
