@@ -30,9 +30,9 @@ ARROWS: dict[str, set[str]] = {
     # The public names for hook authors. `app` stands here for `create_app`, which is imported when it is asked for.
     "": {"app", "engine.plan", "errors", "hooks.base", "hooks.server_tools", "hooks.tools", "_version"},
     # DESIGN's arrows. `server` and `exchange` emit and carry notes, so they name them; `telemetry` only reads them.
-    "server": {"exchange", "dialects", "engine.notes", "errors", "_version"},
+    "server": {"exchange", "dialects", "engine.notes", "errors", "ids", "_version"},
     "exchange": {"engine", "dialects", "hooks", "upstream", "errors"},
-    "hooks": {"engine", "state", "errors", "_version"},
+    "hooks": {"engine", "state", "errors", "ids", "_version"},
     "dialects": {"engine", "errors"},
     "upstream": {"errors", "_version"},
     "state": {"errors"},
@@ -43,6 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "engine": {"errors"},
     # These import nothing of ours. `testing` is for everybody, so it must stay below all.
     "errors": set(),
+    "ids": set(),
     "testing": set(),
     "_version": set(),
 }  # fmt: skip

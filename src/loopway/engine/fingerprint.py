@@ -13,6 +13,9 @@ from typing import Any
 from loopway.engine.reply import ToolCall
 
 _DEEPEST = 40
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=lambda odd: f"<{type(odd).__name__}>"
+)
 _IDS = frozenset({"id", "tool_use_id", "call_id", "tool_call_id", "index", "signature", "cache_control"})
 
 
@@ -91,13 +94,7 @@ def _without_ids(value: object, depth: int) -> Any:
 
 def _canonical(value: Any) -> str:
     """JSON with sorted keys; 1 and 1.0 are the same number; what JSON has no word for goes by its type."""
-    return json.dumps(
-        _numbers(value, 0),
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=False,
-        default=lambda odd: f"<{type(odd).__name__}>",
-    )
+    return _CANONICAL.encode(_numbers(value, 0))
 
 
 def _numbers(value: Any, depth: int) -> Any:

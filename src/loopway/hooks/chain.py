@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
@@ -34,6 +33,7 @@ from loopway.errors import ExchangeError, HookFailed, Rejected
 from loopway.hooks.base import overrides
 from loopway.hooks.failure import told
 from loopway.hooks.view import View, fresh, plain, view
+from loopway.ids import new_id
 from loopway.state import HookCache
 
 Surface = Literal["messages", "chat_completions"]
@@ -425,7 +425,7 @@ class Session:
 
     def _id(self) -> str:
         if not self._call_id:
-            self._call_id = uuid.uuid4().hex
+            self._call_id = new_id(128)
         return self._call_id
 
     def _kwargs(self, depth: int, loops: int, fingerprints: Sequence[str]) -> dict[str, Any]:

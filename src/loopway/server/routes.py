@@ -7,8 +7,6 @@ routes, they read bytes and write bytes.
 from __future__ import annotations
 
 import functools
-import os
-import random
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -22,6 +20,7 @@ from loopway.dialects.base import Dialect
 from loopway.engine.notes import Began, Ended, Listener, Subject
 from loopway.errors import ClientGone, ExchangeError, MethodNotAllowed, NotFound, TooLarge
 from loopway.exchange import Driver, Incoming
+from loopway.ids import new_id
 from loopway.server.admission import Admission
 from loopway.server.auth import Keys, bearer
 from loopway.server.failures import answer
@@ -96,13 +95,9 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
     )
 
 
-_ids = random.Random()  # noqa: S311 - seeded by the system; a system call for each id would cost more than all else
-os.register_at_fork(after_in_child=_ids.seed)
-
-
 def new_request_id() -> str:
-    """An id for a request that brought none. Nothing is allowed to depend on nobody guessing it."""
-    return f"req_{_ids.getrandbits(96):024x}"
+    """An id for a request that brought none."""
+    return f"req_{new_id()}"
 
 
 class Door:
