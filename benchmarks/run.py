@@ -86,6 +86,7 @@ WORKLOADS = [
     Workload("pass-through, JSON, Chat", C, "fixed", goal=0.5, upstream="nginx"),
     Workload("pass-through, 1 % of requests traced", M, "fixed", upstream="nginx", gateway="sampled"),
     Workload("pass-through, all requests traced", M, "fixed", goal=0.3, upstream="nginx", gateway="traced"),
+    Workload("pass-through, all requests traced and sent", M, "fixed", upstream="nginx", gateway="traced-sent"),
     Workload("one reply, looked at, JSON, Messages", M, "watched", tools=("looked_for",)),
     Workload("one rerun, JSON, Messages", M, "loops1", goal=0.18, tools=TOOL),
     Workload("one rerun, JSON, Chat", C, "loops1", goal=0.18, tools=TOOL),
@@ -162,7 +163,8 @@ class Bench:
             "http { access_log off; keepalive_requests 10000000; client_max_body_size 64m;\n"
             "client_body_buffer_size 12m;\n"
             f"client_body_temp_path {self.folder}/b; server {{ listen 127.0.0.1:{port} backlog=4096;\n"
-            f"location / {{ default_type application/json; return 200 '{FIXED}'; }} }} }}\n"
+            f"location / {{ default_type application/json; return 200 '{FIXED}'; }}\n"
+            "location /v1/traces { default_type application/x-protobuf; return 200; } } }\n"
         )
         self.start("nginx", 1, ["nginx", "-c", str(self.folder / "nginx.conf")], port)
 
@@ -304,14 +306,14 @@ def running(hooks: Sequence[str] = HOOKS) -> Iterator[tuple[Bench, dict[str, flo
                 bench.uvicorn(f"R-{which}", 0, "yardstick:app", {"BENCH_UPSTREAM": upstream})
             facts["ready_seconds"] = round(bench.gateway("plain", hooks=hooks), 2)
             facts["idle_mb"] = round(_rss_mb(bench.processes["plain"].pid), 1)
-            trace = {
-                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-                "OTEL_TRACES_EXPORTER": "otlp",
-            }
-            bench.gateway("traced", {**trace, "OTEL_TRACES_SAMPLER": "always_on"})
-            sampled = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
-            bench.gateway("sampled", {**trace, **sampled})
+            trace = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_TRACES_EXPORTER": "otlp"}
+            there = {**trace, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{bench.ports['nginx']}"}
+            gone = {**trace, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+            bench.gateway("traced", {**gone, "OTEL_TRACES_SAMPLER": "always_on"})
+            bench.gateway("traced-sent", {**there, "OTEL_TRACES_SAMPLER": "always_on"})
+            bench.gateway(
+                "sampled", {**there, "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
+            )
             yield bench, facts
         finally:
             bench.stop()

@@ -309,7 +309,7 @@ FAILURES: list[errors.ExchangeError] = [
     errors.Unauthorized(""),
     errors.NotAllowed(""),
     errors.NotFound(""),
-    errors.MethodNotAllowed(""),
+    errors.MethodNotAllowed("", ""),
     errors.TooLarge(""),
     errors.HookFailed("", "gate", ""),
     errors.RuleFailed(""),

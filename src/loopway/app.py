@@ -404,7 +404,8 @@ def _failed(request: litestar.Request[Any, Any, Any], failure: HTTPException) ->
     if isinstance(failure, LitestarNotFound):
         error = not_found(path)
     elif isinstance(failure, LitestarMethodNotAllowed):
-        error = MethodNotAllowed(f"{request.method} is not for {path[:200]!r}")
+        allow = (failure.headers or {}).get("allow", "")
+        error = MethodNotAllowed(f"{request.method} is not for {path[:200]!r}; write one of {allow}", allow)
     else:
         error = ExchangeError("the gateway failed; its log says why")
         error.status = failure.status_code

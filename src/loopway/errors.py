@@ -143,10 +143,19 @@ class NotFound(RequestError):
 
 
 class MethodNotAllowed(RequestError):
-    """The path is there, but not for this method."""
+    """The path is there, but not for this method.
+
+    Args:
+        text: What was asked for.
+        allow: The methods that the path is there for, as the `allow` header has them (RFC 9110, section 15.5.6).
+    """
 
     status = 405
     kind = "method_not_allowed"
+
+    def __init__(self, text: str, allow: str) -> None:
+        super().__init__(text)
+        self.allow = allow
 
 
 class TooLarge(RequestError):

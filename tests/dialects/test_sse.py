@@ -153,10 +153,11 @@ def test_what_came_before_an_event_that_is_too_large_is_not_lost(end: bytes) -> 
     """Whether it came in the same piece or not, and whether the large one ends or not."""
     stream = b"data: 1\n\ndata: 2\n\n" + b"data: " + b"x" * 200 + end
     for pieces in ([stream], [stream[:9], stream[9:]], [stream[:12], stream[12:]]):
-        reader, seen = Reader(100), list[Frame]()
+        *first, last = pieces
+        reader = Reader(100)
+        seen = [frame for piece in first for frame in reader.feed(piece)]
         with pytest.raises(EventTooLarge) as raised:
-            for piece in pieces:
-                seen += reader.feed(piece)
+            reader.feed(last)
         assert [frame.data for frame in [*seen, *raised.value.before]] == [b"1", b"2"]
 
 

@@ -18,13 +18,16 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import generate_latest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
 from loopway import server_tool
 from loopway.engine.notes import CallEnded, CallFailed, Ended, HookRan, ReplyCame, Subject, ToolRan
-from loopway.telemetry.metrics import MOST_TOOLS, Metrics
+from loopway.telemetry.metrics import MOST_TOOLS, SECONDS, Metrics
+from loopway.telemetry.metrics import _Histogram as Series
 from loopway.testing import Reply, ScriptedModel, call, cut, hold, text
 from running import Running
 from served import Served, running
@@ -44,6 +47,27 @@ def test_tools_that_are_learned_are_bounded() -> None:
     assert 'tool="tool1"' in page
     assert f'tool="tool{MOST_TOOLS + 20}"' not in page
     assert 'tool="other"' in page
+
+
+@given(st.lists(st.one_of(st.floats(-1, 700), st.sampled_from([*SECONDS, 0.0, 1e9])), max_size=30))
+def test_a_value_falls_into_the_bucket_that_the_library_gives_it(seen: list[float]) -> None:
+    """Our histograms count as the library's do, on the bounds, below and above them."""
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    mine = Series("x_seconds", "x", ("a",), buckets=SECONDS, registry=ours).labels("b")
+    their = Histogram("x_seconds", "x", ("a",), buckets=SECONDS, registry=theirs).labels("b")
+    for value in seen:
+        mine.observe(value, {"trace_id": "1"})
+        their.observe(value, {"trace_id": "1"})
+
+    def told(registry: CollectorRegistry) -> list[tuple[Any, ...]]:
+        samples = [sample for family in registry.collect() for sample in family.samples]
+        return [
+            (one.name, one.labels, one.value, one.exemplar and (one.exemplar.labels, one.exemplar.value))
+            for one in samples
+            if not one.name.endswith("_created")
+        ]
+
+    assert told(ours) == told(theirs)
 
 
 def made(**more: Any) -> Metrics:

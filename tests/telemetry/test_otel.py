@@ -8,10 +8,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
+from opentelemetry.util.types import AnyValue
 
 from loopway.telemetry import otel
 from loopway.telemetry.otel import Export, Unusable, export
@@ -181,3 +185,46 @@ def test_flush_is_bounded() -> None:
 
     assert otel.shut_down(Stuck(), 0.05) is False  # type: ignore[arg-type]
     never.set()
+
+
+ATTRIBUTES: dict[str, str | bool | int | float | tuple[str, ...]] = {
+    "a": "x" * 300,
+    "b": True,
+    "c": 7,
+    "d": 0.5,
+    "e": ("stop", "other"),
+    "f": "",
+}
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{}, {"max_span_attribute_length": 4}, {"max_span_attributes": 3}, {"max_span_attributes": 0}],
+    ids=lambda limits: ",".join(limits) or "none",
+)
+@pytest.mark.parametrize("ended", [False, True], ids=["open", "ended"])
+def test_filling_a_span_is_setting_its_attributes(limits: dict[str, int], ended: bool) -> None:
+    """Whatever limits the standard variables set, and whether the span is open."""
+    tracer = TracerProvider(span_limits=SpanLimits(**limits)).get_tracer("test")
+    filled, other = (tracer.start_span("x", attributes={"a": "first", "z": 1}) for _ in range(2))
+    if ended:
+        filled.end()
+        other.end()
+    otel.fill(filled, ATTRIBUTES)
+    other.set_attributes(ATTRIBUTES)
+    assert isinstance(filled, ReadableSpan)
+    assert isinstance(other, ReadableSpan)
+    assert dict(filled.attributes or {}) == dict(other.attributes or {})
+    assert filled.dropped_attributes == other.dropped_attributes
+
+
+def test_a_span_of_another_kind_is_filled_its_own_way() -> None:
+    """An embedding program may have a provider of its own."""
+    told: dict[str, object] = {}
+
+    class Other(NonRecordingSpan):
+        def set_attributes(self, attributes: Mapping[str, AnyValue]) -> None:
+            told.update(attributes)
+
+    otel.fill(Other(INVALID_SPAN_CONTEXT), ATTRIBUTES)
+    assert told == ATTRIBUTES

@@ -107,7 +107,9 @@ async def test_forwarded_client_key(wire: Wire, upstream: Made, client: Any, see
     assert {n: v for n, v in wire.calls[0].headers.items() if n in {"x-api-key", "authorization"}} == seen
 
 
-@pytest.mark.parametrize("query", ["beta=true&x=%C3%A9", "a=b%2Bc+d%20e", "a=&&b", "x=%26%3D"])
+@pytest.mark.parametrize(
+    "query", ["beta=true&x=%C3%A9", "a=b%2Bc+d%20e", "a=&&b", "x=%26%3D", "x=a%2Fb/c", "x=%7Ea~b", "x=%2f", "a='b'"]
+)
 async def test_query_travels(wire: Wire, upstream: Made, query: str) -> None:
     """The query string keeps its bytes."""
     one = upstream()
@@ -749,6 +751,60 @@ async def test_a_given_transport_is_used_and_closed() -> None:
     assert await ask(one) == b"from between"
     await one.aclose()
     assert between.closed
+
+
+async def test_what_stands_between_sees_requests_and_answers_of_httpx(wire: Wire, upstream: Made) -> None:
+    """Whatever it reads, changes or sends itself, although our own are made with less."""
+    wire.script(wire.reply(b"first", 201), wire.reply(b"second"))
+    target = Target(name="far", base_url=wire.url, api_key=SECRET)
+    pool = open_pool(target)
+    seen: list[Any] = []
+
+    class Looks(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            seen.append((request.method, str(request.url), request.headers["x-api-key"], request.content))
+            request.headers["x-added"] = "yes"
+            answer = await pool.handle_async_request(request)
+            seen.append((answer.status_code, answer.headers["content-length"], answer.request is request))
+            seen.append((answer.extensions["http_version"], answer.reason_phrase, answer.is_success))
+            return answer
+
+        async def aclose(self) -> None:
+            await pool.aclose()
+
+    one = Upstream(target, transport=Looks())
+    upstream.upstreams.append(one)
+    assert await ask(one, body=b'{"x":1}') == b"first"
+    assert seen == [
+        ("POST", f"{wire.url}/v1/messages", SECRET, b'{"x":1}'),
+        (201, "5", True),
+        (b"HTTP/1.1", "Scripted", True),
+    ]
+    assert wire.calls[0].headers["x-added"] == "yes"
+    own = await pool.handle_async_request(httpx.Request("POST", f"{wire.url}/own", content=b"of httpx"))
+    assert await own.aread() == b"second"
+    assert wire.calls[1].body == b"of httpx"
+
+
+async def test_what_is_added_to_one_call_is_not_in_the_next(wire: Wire, upstream: Made) -> None:
+    """Heads are kept for the next call with the same headers: without its trace, and without other clients' keys."""
+    one = upstream(api_key=None, forward_client_auth=True)
+    for number in range(3):
+        key = ((b"x-api-key", b"sk-%d" % number),) if number != 1 else ()
+        await ask(one, headers=((b"accept", b"a/b"),), client_auth=key, trace={"traceparent": f"00-{number}"})
+    assert [call.headers.get("x-api-key") for call in wire.calls] == ["sk-0", None, "sk-2"]
+    assert [call.headers["traceparent"] for call in wire.calls] == ["00-0", "00-1", "00-2"]
+    await ask(one, headers=((b"accept", b"a/b"),))
+    assert "traceparent" not in wire.calls[3].headers
+
+
+async def test_heads_that_are_kept_are_bounded(wire: Wire, upstream: Made) -> None:
+    """A client that sends another header each time takes no memory."""
+    one = upstream()
+    for number in range(200):
+        await ask(one, headers=((b"anthropic-beta", b"%d" % number),))
+    assert len(one._heads) <= 64
+    assert [call.headers["anthropic-beta"] for call in wire.calls] == [str(number) for number in range(200)]
 
 
 async def test_the_instrumentation_of_httpx_fits(wire: Wire, upstream: Made) -> None:

@@ -6,7 +6,7 @@ This file must not know why something failed.
 from __future__ import annotations
 
 from loopway.dialects.base import Dialect, status_of
-from loopway.errors import ExchangeError
+from loopway.errors import ExchangeError, MethodNotAllowed
 
 
 def answer(error: ExchangeError, dialect: Dialect, request_id: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
@@ -14,4 +14,6 @@ def answer(error: ExchangeError, dialect: Dialect, request_id: str) -> tuple[int
     headers = [(b"content-type", b"application/json")]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % error.retry_after))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allow.encode()))
     return status_of(error, dialect), headers, dialect.error_body(error, request_id)

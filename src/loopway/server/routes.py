@@ -182,7 +182,7 @@ def exchange_route(
         sink = Responder(receive, send, head.request_id, closing=door.admission.draining)
         try:
             if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['method']} {path}: send a POST")
+                raise MethodNotAllowed(f"{scope['method']} {path}: send a POST", "POST")
             holder = door.keys.holder(head.keys)
             door.admission.enter(sink)
         except ExchangeError as refused:

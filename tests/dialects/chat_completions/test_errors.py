@@ -29,7 +29,7 @@ class RateLimited(ExchangeError):
         (errors.Unauthorized("no"), "invalid_request_error", None, "invalid_api_key"),
         (errors.NotAllowed("no"), "invalid_request_error", None, "model_not_allowed"),
         (errors.NotFound("no", "$.model"), "invalid_request_error", "model", "model_not_found"),
-        (errors.MethodNotAllowed("no"), "invalid_request_error", None, None),
+        (errors.MethodNotAllowed("no", "POST"), "invalid_request_error", None, None),
         (errors.TooLarge("no"), "invalid_request_error", None, "request_too_large"),
         (RateLimited("no"), "rate_limit_error", None, None),
         (errors.HookFailed("h", "plan", "it raised"), "server_error", None, "hook_failed"),
