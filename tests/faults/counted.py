@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from inprocess import BOTH, Run, gateway_over, request_body
 from loopway.testing import Reply, call, hold, text
 from puppets import Puppet
-from streams import live, message, words
+from streams import frames, is_error, live, message, words
 from upstream.conftest import Answer, Call, Link, Wire
 
 SETTLED_SECONDS = 5.0
 HASTY_SECONDS = 0.1
 """`read_timeout_seconds` where a silence is the fault."""
+BESIDE_SECONDS = 0.2
+"""How long each of the exchanges that run beside faults, one behind the other, is in mid-answer."""
 STEADY = "steady"
 """The model of the exchange that runs beside."""
 
@@ -62,6 +67,17 @@ def counts(run: Run) -> Counts:
         calls=sum(len(pool._acquired) for pool in pools),
         descriptors=len(list(Path("/proc/self/fd").iterdir())) - 2 * idle,
     )
+
+
+async def at_rest(run: Run) -> Counts:
+    """Everything that is there while nothing is under way; nothing of what was before is counted any more."""
+    await run.fresh()
+    now, last = counts(run), None
+    async with asyncio.timeout(SETTLED_SECONDS):
+        while now != last or now.exchanges or now.clients or now.calls:
+            await asyncio.sleep(0.005)  # looked at, not waited for: nothing tells of a connection that is being closed
+            now, last = counts(run), now
+    return now
 
 
 async def settled(run: Run, before: Counts) -> None:
@@ -110,7 +126,7 @@ async def rig(
         hooks: Beside the one that answers calls of `mine`.
         scripts: More models of the scripted upstream.
         hasty: Models of the wire that are not waited for long.
-        sections: Of the configuration.
+        sections: Of the configuration; what `upstreams` says of `wire` is added to it.
     """
     gates = Gates()
     wire = Wire()
@@ -127,7 +143,8 @@ async def rig(
     async with AsyncExitStack() as stack:
         await wire.start()
         stack.push_async_callback(wire.stop)
-        settings = {"base_url": wire.url, "dialects": ["messages", "chat_completions"], "max_retries": 0}
+        more = dict(sections.pop("upstreams", {}))
+        settings = {"base_url": wire.url, "dialects": list(BOTH), "max_retries": 0, **more.pop("wire", {})}
         run = await stack.enter_async_context(
             gateway_over(
                 {STEADY: gates.replies, **(scripts or {})},
@@ -139,7 +156,7 @@ async def rig(
                 upstreams={
                     "wire": settings,
                     "hasty": {**settings, "read_timeout_seconds": HASTY_SECONDS},
-                    **sections.pop("upstreams", {}),
+                    **more,
                 },
                 **sections,
             )
@@ -169,8 +186,7 @@ async def beside(run: Run, dialect: str = "messages") -> AsyncIterator[None]:
 
 async def unharmed(run: Run, *faults: Callable[[], Any], dialect: str = "messages") -> list[Any]:
     """Let these happen, one behind the other: nothing is left of them, the exchange beside is whole. What they gave."""
-    await run.fresh()
-    before = counts(run)
+    before = await at_rest(run)
     async with beside(run, dialect):
         given = [await fault() for fault in faults]
     await run.fresh()
@@ -178,6 +194,34 @@ async def unharmed(run: Run, *faults: Callable[[], Any], dialect: str = "message
     return given
 
 
+async def at_once(run: Run, *faults: Callable[[], Awaitable[Any]]) -> list[Any]:
+    """Let these happen together: nothing is left, all exchanges that ran beside them meanwhile are whole.
+
+    For faults that last as long as an exchange may: none beside could be in mid-answer from their begin to their end.
+    What they gave, or raised.
+    """
+    before = await at_rest(run)
+    happening = [asyncio.ensure_future(fault()) for fault in faults]
+    beside_them = 0
+    for dialect in itertools.cycle(BOTH):
+        async with beside(run, dialect):
+            _, waiting = await asyncio.wait(happening, timeout=BESIDE_SECONDS)
+        beside_them += 1
+        if not waiting:
+            break
+    assert beside_them > 1
+    await run.fresh()
+    await settled(run, before)
+    return await asyncio.gather(*happening, return_exceptions=True)
+
+
 def every(run: Run, model: str, **more: Any) -> list[Callable[[], Awaitable[Any]]]:
     """A plain request in each dialect."""
     return [functools.partial(run.post, one, request_body(one, model, **more)) for one in BOTH]
+
+
+def told(answer: httpx.Response) -> int:
+    """The status of an answer; that of a stream which an error event ends is 500."""
+    body = answer.content
+    streamed = answer.headers.get("content-type", "").startswith("text/event-stream")
+    return 500 if streamed and is_error(frames(body)[-1]) else answer.status_code

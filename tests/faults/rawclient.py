@@ -15,18 +15,25 @@ LONGEST_SECONDS = 10.0
 
 
 class Raw:
-    """A connection. `got` is what has come, `closed` whether the other side has ended it."""
+    """A connection.
+
+    Attributes:
+        got: What has come.
+        closed: Whether the other side has ended it.
+        dialect: Whose path is asked for where one of Messages is sent.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
         self.got = b""
         self.closed = False
+        self.dialect = "messages"
 
     async def send(self, *pieces: bytes) -> None:
         """Send; nothing if the other side has gone."""
         for piece in pieces:
-            self.writer.write(piece)
+            self.writer.write(piece.replace(PATHS["messages"].encode(), PATHS[self.dialect].encode()))
             try:
                 await self.writer.drain()
             except OSError:

@@ -1,25 +1,32 @@
 """Clients that fail in every way that was thought of: an answer or an end in bounded time, and nothing is left of them.
 
-Clients that leave or read slowly are in `tests/exchange/`, smuggled requests in `tests/security/`.
+Clients that leave, or read slowly and go on, are in `tests/exchange/`, smuggled requests in `tests/security/`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
 
-from faults.counted import counts, rig, settled, unharmed
+from faults.counted import at_once, rig, unharmed
 from faults.rawclient import Raw, good, raw, request
-from inprocess import Run
+from inprocess import BOTH, PATHS, Run, request_body
 from loopway import serving
+from loopway.engine.notes import Ended
+from loopway.server import respond
 from loopway.testing import Reply, hold, text
+from streams import ask
+from upstream.conftest import Answer, Call, Link
 
 FEW_SECONDS = 1.0
 """The gateway's time-outs here: a request, a head, an idle connection."""
 SLOW = good(model="slow", stream=True)
+SLOW_JSON = good(model="slow")
 
 
 @pytest_asyncio.fixture
@@ -127,9 +134,10 @@ CLIENTS: dict[str, tuple[list[int], Callable[[Raw], Awaitable[list[int]]]]] = {
     "takes it for a proxy": ([400], lambda c: says(c, b"CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\n\r\n")),
     # the connection
     "half-closes behind its request": ([], lambda c: half_closes(c, request(body=SLOW))),
+    "half-closes behind a request for JSON": ([], lambda c: half_closes(c, request(body=SLOW_JSON))),
     "pipelines": ([200] * 3, lambda c: says(c, ASK + ASK + LAST)),
     "pipelines into bad news": ([401, 404, 200], lambda c: says(c, request(key="no") + request(path=b"/no") + LAST)),
-    "pipelines garbage": ([400], lambda c: says(c, request(body=SLOW.replace(b"true", b"false")) + b"garbage\r\n\r\n")),
+    "pipelines garbage": ([400], lambda c: says(c, request(body=SLOW_JSON) + b"garbage\r\n\r\n")),
     "waits to be told to go on": ([200] * 2, lambda c: says(c, request(b"expect: 100-continue", body=QUICK) + LAST)),
     "asks for h2c": ([200] * 2, lambda c: says(c, request(*H2C, body=QUICK) + LAST)),
     "asks for h2c in chunks": ([200] * 2, lambda c: says(c, h2c_in_chunks() + LAST)),
@@ -149,20 +157,55 @@ def h2c_in_chunks() -> bytes:
 
 
 async def test_client(run: Run, subtests: pytest.Subtests) -> None:
-    """All of them at once: each has the statuses of the table, its connection ends, and nothing is left."""
+    """All of them at once, in both dialects: the statuses of the table, an end, and each error says what it is."""
 
-    async def meets(does: Callable[[Raw], Awaitable[list[int]]]) -> list[int]:
+    async def meets(name: str, dialect: str) -> tuple[list[int], int]:
         async with raw(run.url) as client:
-            return await does(client)
+            client.dialect = dialect
+            statuses = await CLIENTS[name][1](client)
+            return statuses, len(re.findall(rb'"message": ?"', client.got))
 
-    await run.fresh()
-    before = counts(run)
-    names = list(CLIENTS)
-    got = await asyncio.gather(*(meets(does) for _, does in CLIENTS.values()), return_exceptions=True)
-    for name, statuses in zip(names, got, strict=True):
-        with subtests.test(name):
-            assert statuses == CLIENTS[name][0]
-    await settled(run, before)
+    met = [(name, dialect) for name in CLIENTS for dialect in BOTH]
+    got = await at_once(run, *(functools.partial(meets, *one) for one in met))
+    for (name, dialect), given in zip(met, got, strict=True):
+        with subtests.test(f"{name} {dialect}"):
+            statuses = CLIENTS[name][0]
+            assert given == (statuses, len([status for status in statuses if status >= 400]))
+
+
+READERS = {"a stream": ("mine", True), "a stream that passes": ("theirs", True), "JSON that passes": ("theirs", False)}
+"""What is not read: the tool that the request offers, and whether it is a stream."""
+
+
+async def test_a_client_that_stops_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exchange ends in its time and its call is closed, while it is still there; with it the rest of it goes."""
+    monkeypatch.setattr(respond, "_LAST_WORDS_SECONDS", FEW_SECONDS / 10)
+    left = {(name, dialect): asyncio.Event() for name in READERS for dialect in BOTH}
+
+    def floods(name: str) -> Answer:
+        async def flood(call: Call, link: Link) -> None:
+            kind = b"text/event-stream" if READERS[name][1] else b"application/json"
+            try:
+                await link.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n\r\n" % kind)
+                while True:
+                    await link.send(b": %b\n\n" % (b"x" * 60_000))
+            finally:
+                left[name, "messages" if call.target == PATHS["messages"] else "chat_completions"].set()
+
+        return flood
+
+    async def stops(name: str, dialect: str) -> None:
+        tool, stream = READERS[name]
+        _, writer = await ask(here, dialect, request_body(dialect, name, [tool], stream=stream))
+        async with asyncio.timeout(10 * FEW_SECONDS):
+            await left[name, dialect].wait()
+        writer.transport.abort()
+
+    async with rig({name: floods(name) for name in READERS}, server={"request_timeout_seconds": FEW_SECONDS}) as here:
+        assert await at_once(here, *(functools.partial(stops, *one) for one in left)) == [None] * 6
+        ends = [note for subject, note in here.notes if isinstance(note, Ended) and subject.model in READERS]
+        assert len(ends) == 6
+        assert max(note.seconds for note in ends) < 3 * FEW_SECONDS
 
 
 async def test_errors_of_the_connection_have_a_shape_that_sdks_read(run: Run) -> None:

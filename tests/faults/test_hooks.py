@@ -6,22 +6,24 @@ What each phase's failure means is held by `tests/hooks/`; this is what is left 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from faults.counted import counts, every, rig, settled, unharmed
-from inprocess import BOTH, gateway_over, request_body
+from faults.counted import at_rest, every, rig, settled, told, unharmed
+from inprocess import BOTH, Run, gateway_over, request_body
 from loopway import AgenticLoopPlan, AgenticLoopRequestPatch, ToolError, server_tool
 from loopway.testing import Reply, call, text
 from puppets import Puppet
 
 TIMEOUT_SECONDS = 0.2
-BLOCKS_SECONDS = 0.3
+BLOCKS_SECONDS = 0.15
 
 
 def circle() -> list[Any]:
@@ -45,6 +47,11 @@ async def waits_for_what_was_cancelled(*_: Any) -> Any:
 
 async def hangs(*_: Any) -> None:
     await asyncio.Event().wait()
+
+
+async def outlives_its_time() -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
 
 
 async def swallows_its_cancellation(given: dict[str, Any]) -> Any:
@@ -100,7 +107,17 @@ PLANS: dict[str, tuple[int, Callable[[dict[str, Any]], Any]]] = {
 
 def first_asks_then_says(request: Any) -> Reply:
     asked = isinstance(request.body["messages"][-1]["content"], str) and request.body["messages"][-1]["role"] == "user"
-    return Reply(call("mine", {"n": 1})) if asked else Reply(text("fine"))
+    return Reply(call("mine", {"n": 1})) if asked else Reply(text("fine", pieces=1))
+
+
+def everywhere(run: Run, model: str, *tools: str) -> Callable[[], Awaitable[list[Any]]]:
+    """A request on each of the four roads, all at once."""
+    asked = [one for stream in (False, True) for one in every(run, model, tools=tools, stream=stream)]
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(*(one() for one in asked))
+
+    return ask
 
 
 async def test_plans(subtests: pytest.Subtests) -> None:
@@ -114,10 +131,10 @@ async def test_plans(subtests: pytest.Subtests) -> None:
     async with rig({}, [Puppet(plan=plan)], scripts=scripts, loop=loop) as run:
         for name, (status, _) in PLANS.items():
             with subtests.test(name):
-                for answer in await unharmed(run, *every(run, name, tools=("mine",))):
-                    assert answer.status_code == status
-                    if status != 200:
-                        assert "Puppet" in answer.json()["error"]["message"]
+                (answers,) = await unharmed(run, everywhere(run, name, "mine"))
+                for answer in answers:
+                    assert told(answer) == status
+                    assert ("Puppet" in answer.text) == (status != 200)
 
 
 TOOLS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -148,37 +165,119 @@ async def test_tools(subtests: pytest.Subtests) -> None:
 
     def script(request: Any) -> Reply:
         asked = request.body["messages"][-1]
-        return Reply(text("fine")) if asked["content"] != "hello" else Reply(call("tool", {"what": request.model}))
+        return (
+            Reply(text("fine", pieces=1))
+            if asked["content"] != "hello"
+            else Reply(call("tool", {"what": request.model}))
+        )
 
     loop = {"hook_timeout_seconds": TIMEOUT_SECONDS}
     async with rig({}, [tool], scripts=dict.fromkeys(TOOLS, script), loop=loop) as run:
-        for name, (_, told) in TOOLS.items():
+        for name, (_, read) in TOOLS.items():
             with subtests.test(name):
                 asked = len(run.model.requests)
-                for answer in await unharmed(run, *every(run, name, tools=())):
-                    assert answer.status_code == 200
-                reruns = [one for one in run.model.requests[asked:] if one.model == name and one.number % 2 == 0]
-                assert len(reruns) == 2
-                assert all(told in str(one.body["messages"][-1]) for one in reruns)
+                (answers,) = await unharmed(run, everywhere(run, name))
+                for answer in answers:
+                    assert told(answer) == 200
+                    assert "fine" in answer.text
+                ends = [one.body["messages"][-1] for one in run.model.requests[asked:] if one.model == name]
+                results = [str(one) for one in ends if one["content"] != "hello"]
+                assert len(results) == 4
+                assert all(read in result for result in results)
+
+
+FAILURES: dict[str, tuple[bool, Callable[[], Any]]] = {
+    "raises": (True, raises(RuntimeError("no"))),
+    "exits": (True, raises(SystemExit(3))),
+    "waits-for-what-was-cancelled": (True, waits_for_what_was_cancelled),
+    "hangs": (True, hangs),
+    "returns-what-is-none": (True, object),
+    "swallows-its-cancellation": (False, outlives_its_time),
+    "blocks-the-loop": (False, lambda: time.sleep(BLOCKS_SECONDS / 5)),
+}
+"""By name: whether it is a failure, and what the hook does where it is asked; None goes on with its work."""
+PHASES = {"pre_call": 500, "gate": 500, "plan": 500, "post": 500, "cleanup": 200}
+"""By the phase that fails: the status that the client has."""
+
+
+class Faulty(Puppet):
+    """Owns the tool `faulty`, and does something else than its work in one phase of an exchange with the model `m`."""
+
+    def __init__(self) -> None:
+        super().__init__("faulty")
+        self.phase = ""
+        self.does: Callable[[], Any] = lambda: None
+        self.met = 0
+
+    async def _do(self, phase: str) -> Any:
+        if phase != self.phase:
+            return None
+        self.met += 1
+        done = self.does()
+        return await done if asyncio.iscoroutine(done) else done
+
+    async def async_pre_call_hook(
+        self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: str
+    ) -> Any:
+        return (await self._do("pre_call") if data["model"] == "m" else None) or data
+
+    async def async_should_run_agentic_loop(self, **given: Any) -> Any:  # type: ignore[override]
+        return await self._do("gate") or await super().async_should_run_agentic_loop(**given)
+
+    async def async_build_agentic_loop_plan(self, **given: Any) -> Any:  # type: ignore[override]
+        return await self._do("plan") or await super().async_build_agentic_loop_plan(**given)
+
+    async def async_post_agentic_loop_response_hook(self, response: Any, plan: Any, kwargs: dict[str, Any]) -> Any:
+        return await self._do("post") or response
+
+    async def async_agentic_loop_cleanup_hook(self, plan: AgenticLoopPlan, kwargs: dict[str, Any]) -> None:
+        self.cleaned.append(plan)
+        await self._do("cleanup")
+
+
+def faulty_then_fine(request: Any) -> Reply:
+    asked = isinstance(request.body["messages"][-1]["content"], str) and request.body["messages"][-1]["role"] == "user"
+    return Reply(text("first "), call("faulty", {"n": 1})) if asked else Reply(text("fine", pieces=1))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_phases(phase: str, subtests: pytest.Subtests) -> None:
+    """Each failure in each phase, on all four roads at once: its status, a clean-up per plan, nothing left."""
+    hook = Faulty()
+    loop = {"hook_timeout_seconds": TIMEOUT_SECONDS / 2}
+    async with rig({}, [hook], scripts={"m": faulty_then_fine}, loop=loop) as run:
+        hook.phase = phase
+        for name, (fails, hook.does) in FAILURES.items():
+            with subtests.test(name):
+                hook.met = 0
+                (answers,) = await unharmed(run, everywhere(run, "m", "faulty"))
+                status = PHASES[phase] if fails else 200
+                assert [told(answer) for answer in answers] == [status] * 4
+                assert all(("Faulty" if status == 500 else "fine") in answer.text for answer in answers)
+                assert hook.met == (8 if phase == "gate" and not fails else 4)
+                assert len(hook.plans) == len(hook.cleaned)
+                hook.plans.clear()
+                hook.cleaned.clear()
 
 
 async def test_what_a_hook_leaks_is_all_that_is_left() -> None:
-    """A task that a hook forgets stays, and nothing of ours with it; answers go on."""
-    leaked: list[asyncio.Task[Any]] = []
+    """A task and a file that a hook forgets stay, and nothing of ours with them; answers go on."""
+    leaked: list[tuple[asyncio.Task[Any], int]] = []
 
     def leak(given: dict[str, Any]) -> Any:
-        leaked.append(asyncio.ensure_future(asyncio.Event().wait()))
+        leaked.append((asyncio.ensure_future(asyncio.Event().wait()), os.open(os.devnull, os.O_RDONLY)))
         return given["rerun"]
 
     async with rig({}, [Puppet(plan=leak)], scripts={"m": first_asks_then_says}) as run:
+        before, held = await at_rest(run), len(leaked)
+        asked = [one for stream in (False, True) for one in every(run, "m", tools=("mine",), stream=stream)]
+        assert [told(await ask()) for ask in asked * 3] == [200] * 12
+        assert len(leaked) - held == 12
         await run.fresh()
-        before, held = counts(run), len(leaked)
-        answers = [await ask() for ask in every(run, "m", tools=("mine",)) * 3]
-        assert [answer.status_code for answer in answers] == [200] * 6
-        await run.fresh()
-        await settled(run, replace(before, tasks=before.tasks + len(leaked) - held))
-    for task in leaked:
+        await settled(run, replace(before, tasks=before.tasks + 12, descriptors=before.descriptors + 12))
+    for task, number in leaked:
         task.cancel()
+        os.close(number)
 
 
 async def test_rules_that_exit_are_a_500(monkeypatch: pytest.MonkeyPatch) -> None:

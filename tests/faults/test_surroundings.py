@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -19,10 +20,12 @@ import httpx
 import pytest
 import yaml
 
-from inprocess import BOTH, gateway_over, request_body
+from faults.counted import rig, told, unharmed
+from inprocess import BOTH, PATHS, request_body
 from loopway import server_tool, state
 from loopway.testing import Reply, ScriptedModel, call, text
 from running import LONGEST_SECONDS, environment
+from streams import message
 
 
 def free_port() -> int:
@@ -40,6 +43,18 @@ def closed_pipe() -> Iterator[int]:
     try:
         yield writing
     finally:
+        os.close(writing)
+
+
+@contextmanager
+def full_pipe() -> Iterator[int]:
+    """The writing end of a pipe that somebody holds and nobody reads."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    try:
+        yield writing
+    finally:
+        os.close(reading)
         os.close(writing)
 
 
@@ -67,26 +82,74 @@ def nobody_answers() -> Iterator[str]:
 
 SURROUNDINGS: dict[str, tuple[Callable[[], Any] | None, Callable[[], Any] | None]] = {
     "the log's reader has gone": (closed_pipe, None),
-    "no collector listens": (None, nobody_listens),
+    "the log's reader stands still, no collector listens": (full_pipe, nobody_listens),
     "the log's disk is full, the collector never answers": (full_disk, nobody_answers),
 }
 """By name: where the log goes, and where the traces go."""
 
 
+HOOKS = """
+import asyncio
+
+from loopway import AgenticLoopHook, server_tool
+
+
+class Probe(AgenticLoopHook):
+    async def async_pre_call_hook(self, user_api_key_dict, cache, data, call_type):
+        return f"there are {len(asyncio.all_tasks())} tasks" if data["model"] == "probe" else data
+
+
+@server_tool(models=["m"])
+async def look(n: int) -> str:
+    \"\"\"Looks.\"\"\"
+    return "found"
+
+
+probe = Probe()
+"""
+WARM, REQUESTS = 8, 40
+MORE = 3
+"""Tasks and open files that come and go by themselves: a try to reach the collector."""
+
+
+def looks_first(request: Any) -> Reply:
+    return Reply(call("look", {"n": request.number})) if request.number % 2 else Reply(text("fine", pieces=1))
+
+
+def held(client: httpx.Client, process: subprocess.Popen[bytes]) -> tuple[int, int]:
+    """The gateway's tasks and its open files."""
+    told = client.post("/v1/messages", json=request_body("messages", "probe")).json()["error"]["message"]
+    return int(told.split()[-2]), len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+
+
+def ask(client: httpx.Client, number: int) -> None:
+    """A loop on one of the four roads, and a request that is refused."""
+    dialect, stream = BOTH[number % 2], bool(number & 2)
+    answer = client.post(PATHS[dialect], json=request_body(dialect, tools=(), stream=stream))
+    assert answer.status_code == 200
+    assert answer.elapsed.total_seconds() < 2
+    assert "fine" in answer.text
+    assert '"error"' not in answer.text
+    assert client.post(PATHS[dialect], content=b"{").status_code == 400
+
+
 def test_surroundings(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """Requests are answered as fast as ever, the process stays, and SIGTERM ends it in time with exit code 0."""
+    """Loops are answered as fast as ever, no task and no file is left, SIGTERM ends it in time with exit code 0."""
     with ExitStack() as stack:
-        model = stack.enter_context(ScriptedModel({"m": lambda _: Reply(text("fine"))}))
+        model = stack.enter_context(ScriptedModel({"m": looks_first, "probe": looks_first}))
         began = {name: _started(stack, tmp_path / str(number), model.url, *SURROUNDINGS[name])
                  for number, name in enumerate(SURROUNDINGS)}  # fmt: skip
         for name, (client, process) in began.items():
             with subtests.test(name):
                 _until_ready(client, process)
-                for _ in range(40):
-                    answer = client.post("/v1/messages", json=request_body("messages", tools=()))
-                    assert answer.status_code == 200
-                    assert answer.elapsed.total_seconds() < 2
-                    assert client.post("/v1/messages", content=b"{").status_code == 400
+                for number in range(WARM):
+                    ask(client, number)
+                before = held(client, process)
+                for number in range(REQUESTS):
+                    ask(client, number)
+                assert [now - then <= MORE for now, then in zip(held(client, process), before, strict=True)] == [
+                    True
+                ] * 2
         for _, process in began.values():
             process.send_signal(signal.SIGTERM)
         told = time.monotonic()
@@ -106,8 +169,10 @@ def _started(
         "server": {"port": port, "admin_port": None, "drain_seconds": 1},
         "auth": {"mode": "open"},
         "upstreams": {"up": {"base_url": model_url, "dialects": list(BOTH)}},
-        "models": [{"name": "m", "upstream": "up"}],
+        "models": [{"name": "m", "upstream": "up"}, {"name": "probe", "upstream": "up"}],
+        "hooks": ["probing.probe", "probing.look"],
     }
+    (folder / "probing.py").write_text(HOOKS)
     (folder / "loopway.yaml").write_text(yaml.safe_dump(config))
     more = {}
     if traces is not None:
@@ -153,51 +218,65 @@ def redis(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     process.wait()
 
 
-WHEN = ("before it keeps", "before it finds", "never")
+REDIS = [
+    (fault, when, dialect, stream)
+    for fault in ("dies", "hangs")
+    for when in ("before it keeps", "before it finds", "while the tool runs")
+    for dialect, stream in zip(BOTH, (fault == "dies", fault == "hangs"), strict=True)
+]
+"""Each road meets one of both faults, at each time."""
 
 
-@pytest.mark.parametrize("fault", ["dies", "hangs"])
-@pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("dialect", BOTH)
-async def test_redis(dialect: str, fault: str, when: str, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mixed reply goes on: the client has its call, and an answer to its result, with the kept half or without."""
-    if when == "never" and fault == "hangs":
-        return
+@pytest.mark.parametrize(("fault", "when", "dialect", "stream"), REDIS)
+async def test_redis(
+    fault: str, when: str, dialect: str, stream: bool, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In mid-exchange: the client has its call, and an answer to its result, with the kept half or without it."""
     url, process = redis
     monkeypatch.setattr(state, "_REDIS_SECONDS", 0.2)
-    number = signal.SIGKILL if fault == "dies" else signal.SIGSTOP
     runs: list[int] = []
+
+    def now(this: str) -> None:
+        if this == when:
+            process.send_signal(signal.SIGKILL if fault == "dies" else signal.SIGSTOP)
 
     @server_tool
     async def look(n: int) -> str:
         """Looks."""
+        now("while the tool runs")
         runs.append(n)
         return "found"
 
-    script = [Reply(call("look", {"n": 1}, id="ours"), call("theirs", {}, id="yours")), Reply(text("end"))]
-    async with gateway_over({"m": script}, [look], state={"redis_url": url}) as run:
-        if when == "before it keeps":
-            process.send_signal(number)
-        body = request_body(dialect, tools=["theirs"])
+    def script(request: Any) -> Reply:
+        """A mixed reply to the first turn, and an answer to the history that comes back."""
+        if len(request.body["messages"]) > 1:
+            return Reply(text("end", pieces=1))
+        now("before it keeps")
+        return Reply(call("look", {"n": 1}, id="ours"), call("theirs", {}, id="yours"))
+
+    async def converse() -> Any:
+        body = request_body(dialect, tools=["theirs"], stream=stream)
         answer = await run.post(dialect, body)
-        assert answer.status_code == 200
-        first = answer.json()
-        turn = (
-            {"role": "assistant", "content": first["content"]}
-            if dialect == "messages"
-            else first["choices"][0]["message"]
-        )
+        assert told(answer) == 200
+        first = message(dialect, answer.content) if stream else answer.json()
+        content = first["content"] if dialect == "messages" else None
+        turn = first["message"] if stream and not content else {"role": "assistant", "content": content}
+        if not (stream or content):
+            turn = first["choices"][0]["message"]
         assert "yours" in json.dumps(turn)
         assert "ours" not in json.dumps(turn).replace("yours", "")
-        if when == "before it finds":
-            process.send_signal(number)
+        now("before it finds")
         result: dict[str, Any] = {"role": "tool", "tool_call_id": "yours", "content": "done"}
         if dialect == "messages":
             block = {"type": "tool_result", "tool_use_id": "yours", "content": "done"}
             result = {"role": "user", "content": [block]}
-        answer = await run.post(dialect, {**body, "messages": [*body["messages"], turn, result]})
-        assert answer.status_code == 200
+        return await run.post(dialect, {**body, "messages": [*body["messages"], turn, result]})
+
+    async with rig({}, [look], scripts={"m": script}, state={"redis_url": url}) as run:
+        (answer,) = await unharmed(run, converse)
+        assert told(answer) == 200
         assert "end" in answer.text
-        assert runs == ([1] if when == "never" else [])
-        lost = [line for line in run.log.getvalue().splitlines() if "state_unreachable" in line]
-        assert bool(lost) == (when != "never")
+        found = when == "while the tool runs"
+        assert runs == ([1] if found else [])
+        assert ("found" in str(run.model.requests[-1].body)) == found
+        assert [line for line in run.log.getvalue().splitlines() if "state_unreachable" in line]

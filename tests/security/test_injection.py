@@ -79,21 +79,42 @@ async def test_model_names(dialect: str, subtests: pytest.Subtests) -> None:
 def test_lines_for_people() -> None:
     """In the readable log, too, nothing that a client sent begins a line or moves the cursor."""
     program = f"""
+import logging
 import structlog
 from loopway.telemetry import logs
 logs.configure(form="text")
 structlog.get_logger().info("exchange", model={EVIL + ANSI + FRAME!r}, request_id="id-of-it")
+structlog.get_logger().info({EVIL + ANSI + FRAME!r}, request_id="id-of-it")
+logging.getLogger("a.library").warning("it got %s, id-of-it", {EVIL + ANSI + FRAME!r})
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     shown = done.stderr.decode()
-    assert len(shown.splitlines()) == 1
+    assert len(shown.splitlines()) == 3
+    assert all("id-of-it" in line for line in shown.splitlines())
     assert ANSI not in shown
-    assert "id-of-it" in shown
+
+
+async def test_any_byte_of_a_header_or_a_query(subtests: pytest.Subtests) -> None:
+    """Whatever byte stands in what travels: it is refused, or one line of the call holds it and no other one begins."""
+    async with gateway_over({"m": lambda _: Reply(text("fine"))}) as run:
+        body = json.dumps(request_body("messages", tools=())).encode()
+        for byte in range(256):
+            with subtests.test(hex(byte)):
+                value = b"a" + bytes([byte]) + b"b: c"
+                asked = len(run.model.requests)
+                for line, path in ((b"anthropic-beta: " + value, None), (b"x: y", b"/v1/messages?q=" + value[:3])):
+                    async with raw(run.url) as client:
+                        await client.send(request(line, body=body, path=path))
+                        (status,) = await client.answers()
+                        assert status in (200, 400)
+                for one in run.model.requests[asked:]:
+                    assert "b" not in one.headers
+                    assert not set("".join(one.headers.values())) & set("\r\n\0\x1b")
 
 
 @pytest.mark.parametrize("dialect", BOTH)
 async def test_tool_results_are_text(dialect: str) -> None:
-    """A result that looks like frames is a JSON string for the model, and the client's stream is one valid message."""
+    """A result that looks like frames is a JSON string for the model; the client has one valid message on each road."""
 
     @server_tool
     async def look() -> str:
@@ -101,17 +122,21 @@ async def test_tool_results_are_text(dialect: str) -> None:
         return FRAME
 
     def script(one: Any) -> Reply:
-        return Reply(call("look", {})) if one.number == 1 else Reply(text("fine"))
+        return Reply(call("look", {})) if one.number % 2 else Reply(text("fine"))
 
     async with gateway_over({"m": script}, [look]) as run:
         async with live(run, dialect, request_body(dialect, tools=())) as stream:
             got = await stream.rest()
         message(dialect, got)
         assert words(dialect, got) == "fine"
-        sent = run.model.requests[1].body["messages"][-1]
-    assert FRAME.replace("\0", "\0") in (
-        sent["content"] if dialect == "chat_completions" else sent["content"][0]["content"]
-    )
+        answer = await run.post(dialect, request_body(dialect, tools=()))
+        told = answer.json()
+        sent = [one.body["messages"][-1] for one in run.model.requests[1::2]]
+    said = told["content"] if dialect == "messages" else told["choices"][0]["message"]
+    assert said == [{"type": "text", "text": "fine"}] if dialect == "messages" else said["content"] == "fine"
+    assert len(sent) == 2
+    for one in sent:
+        assert FRAME in (one["content"] if dialect == "chat_completions" else one["content"][0]["content"])
 
 
 @pytest.mark.parametrize("dialect", BOTH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from faults.rawclient import raw, request
 from inprocess import BOTH, KEY, PATHS, Run, gateway_over, request_body
-from loopway import server_tool
+from loopway import ToolContext, server_tool
 from loopway.server import auth
 from loopway.server.auth import KeyHolder, Keys, digest_of
 from loopway.testing import Reply, call, cut, text
@@ -160,19 +161,55 @@ async def test_nothing_is_told(
                 ] == []
 
 
-async def test_clients_keys_never_travel(subtests: pytest.Subtests) -> None:
-    """Neither header of a client's key reaches the upstream, nor a hook; the upstream's own never comes back."""
-    seen: list[str] = []
+class Nosy(Puppet):
+    """Writes down all that it is given, in each of its phases."""
 
-    def plan(given: dict[str, Any]) -> Any:
-        seen.append(repr(given))
-        return given["rerun"]
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, list[str]] = {}
+
+    def _see(self, phase: str, *given: Any) -> None:
+        self.seen.setdefault(phase, []).append(
+            repr(given) + repr([vars(one) for one in given if hasattr(one, "__dict__")])
+        )
+
+    async def async_pre_call_hook(
+        self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: str
+    ) -> Any:
+        self._see("pre_call", user_api_key_dict, data, call_type)
+        return data
+
+    async def async_should_run_agentic_loop(self, **given: Any) -> Any:  # type: ignore[override]
+        self._see("gate", given)
+        return await super().async_should_run_agentic_loop(**given)
+
+    async def async_build_agentic_loop_plan(self, **given: Any) -> Any:  # type: ignore[override]
+        self._see("plan", given, given["logging_obj"])
+        return await super().async_build_agentic_loop_plan(**given)
+
+    async def async_post_agentic_loop_response_hook(self, response: Any, plan: Any, kwargs: dict[str, Any]) -> Any:
+        self._see("post", response, plan, kwargs)
+        return response
+
+    async def async_agentic_loop_cleanup_hook(self, plan: Any, kwargs: dict[str, Any]) -> None:
+        self._see("cleanup", plan, kwargs)
+
+
+async def test_clients_keys_never_travel(subtests: pytest.Subtests) -> None:
+    """No key of a client reaches the upstream, any phase of a hook or a tool; the upstream's own never comes back."""
+    hook, tools_saw = Nosy(), list[str]()
+
+    @server_tool
+    async def peek(context: ToolContext) -> str:
+        """Looks at who calls."""
+        tools_saw.append(repr(context) + str({name: getattr(context, name, None) for name in dir(context)}))
+        return "seen"
 
     def says(one: Any) -> Reply:
-        return Reply(call("mine", {"n": 1})) if one.number % 2 else Reply(text("fine"))
+        return Reply(call("mine", {"n": 1}), call("peek", {})) if one.number % 2 else Reply(text("fine"))
 
     own = {"api_key": SECRETS["the upstream's key"]}
-    async with gateway_over({"m": says}, [Puppet(plan=plan)], upstream=own) as run:
+    async with gateway_over({"m": says}, [hook, peek], upstream=own) as run:
         for dialect in BOTH:
             for headers in ({"x-api-key": KEY}, {"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY, "cookie": KEY}):
                 with subtests.test(f"{dialect} {sorted(headers)}"):
@@ -181,8 +218,13 @@ async def test_clients_keys_never_travel(subtests: pytest.Subtests) -> None:
                     assert own["api_key"] not in answer.text + str(answer.headers)
         sent = [str(one.headers) + one.raw.decode() for one in run.model.requests]
     assert len(sent) == 12
-    assert [one for one in [*sent, *seen] if KEY in one] == []
-    assert [one for one in seen if own["api_key"] in one] == []
+    assert {phase: len(seen) for phase, seen in hook.seen.items()} == {
+        "pre_call": 6, "gate": 12, "plan": 6, "post": 6, "cleanup": 6,
+    }  # fmt: skip
+    assert len(tools_saw) == 6
+    shown = [*itertools.chain.from_iterable(hook.seen.values()), *tools_saw]
+    assert [one for one in [*sent, *shown] if KEY in one] == []
+    assert [one for one in shown if own["api_key"] in one] == []
 
 
 @pytest.mark.parametrize("presented", ["first-key", "last-key", "no-key", "first-key "])
