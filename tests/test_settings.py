@@ -737,3 +737,15 @@ def test_refused_marker() -> None:
     """The marker survives a copy, so that it is still known."""
     assert copy.deepcopy(REFUSED) is REFUSED
     assert repr(REFUSED) == "REFUSED"
+
+
+def test_a_problem_is_one_line_whatever_the_names_are() -> None:
+    """Also where the names that could be meant are listed."""
+    data = {
+        "auth": {"mode": "open"},
+        "upstreams": {"a\nb": {"base_url": "http://h"}},
+        "models": [{"name": "m", "upstream": "u"}],
+    }
+    problems = settings.read_mapping(data, environ={}).problems
+    assert problems
+    assert [one for one in problems if len(f"{one.path}{one.text}".splitlines()) > 1] == []

@@ -41,6 +41,8 @@ _LARGEST_HEAD = 64 * 1024
 """Bytes that a request's head may have, and so may what stands behind a piece of its body. One read more passes."""
 _TICKS_PER_LOOK = 50
 """Connections are looked at once in so many of uvicorn's ticks, which are a tenth of a second."""
+_LEAST_TAKEN = 64 * 1024
+"""Bytes of a complete answer that a client takes in `_IDLE_SECONDS`, if it takes it at all."""
 _LINGER_SECONDS = 2.0
 """How long a connection whose last answer is out waits for the rest of its request."""
 _CLOSE_SECONDS = 1
@@ -108,6 +110,7 @@ class _Connection(HttpToolsProtocol):
         self._waits_for: object = self
         self._waits_since = 0.0
         self._lingering: asyncio.TimerHandle | None = None
+        self._unsent, self._unsent_since = 0, 0.0
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -154,7 +157,13 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
 
     def look(self, now: float) -> None:
-        """End if a head does not come in, or if nothing was ever asked, or nothing is any more."""
+        """End if a head does not come in, or if nothing was ever asked, or nothing is any more.
+
+        Where an answer is complete or cut, end also if its client does not take it.
+        """
+        if self._stalls(now):
+            self.transport.abort()
+            return
         answered = self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None
         if not (self._in_head or self.cycle is None or answered):
             self._waits_for = self
@@ -165,6 +174,18 @@ class _Connection(HttpToolsProtocol):
                 self._refuse(408, f"the head of the request took more than {_HEAD_SECONDS} seconds")
             else:
                 self.transport.close()
+
+    def _stalls(self, now: float) -> bool:
+        """Whether what is left of an answer waits in vain: less than `_LEAST_TAKEN` of it went in `_IDLE_SECONDS`."""
+        unsent = self.transport.get_write_buffer_size()
+        under_way = self.cycle is not None and not self.cycle.response_complete and not self.transport.is_closing()
+        if not unsent or under_way:
+            self._unsent = 0
+        elif not self._unsent or unsent <= self._unsent - _LEAST_TAKEN:
+            self._unsent, self._unsent_since = unsent, now
+        else:
+            return now - self._unsent_since >= _IDLE_SECONDS
+        return False
 
     def _stay(self, rest: bytes) -> None:
         """Answer a request for another protocol in this one, as RFC 9110, section 7.8 lets a server do.

@@ -68,7 +68,7 @@ class Splicer(Protocol):
         ...
 
     def release(self) -> bytes:
-        """Text that was held under `everything` goes now; calls that `holds` names stay held."""
+        """Text that was held under `everything` goes now; calls stay held."""
         ...
 
     def drop(self) -> None:

@@ -24,6 +24,7 @@ from loopway.engine.plan import Answered, Decision, Rerun
 from loopway.engine.reply import Reply
 from loopway.errors import (
     BadRequest,
+    Broken,
     ClientGone,
     ExchangeError,
     NotAllowed,
@@ -41,6 +42,7 @@ from loopway.hooks.kept import KeptHalves
 from loopway.hooks.rules import Rules
 from loopway.hooks.served import PLACE, ServedTools
 from loopway.hooks.toolbox import Toolbox
+from loopway.hooks.view import TooDeep
 from loopway.upstream.routing import Router
 
 
@@ -125,6 +127,9 @@ class Driver:
             exchange.gone = exchange.phase
         except ExchangeError as error:
             await self._fail(exchange, error)
+        except TooDeep as wrong:
+            text = f"the answer of the upstream {exchange.calls.upstream!r} cannot be looked at: {wrong}"
+            await self._fail(exchange, Broken(exchange.calls.upstream, text))
         except asyncio.CancelledError:
             why = exchange.sink.interrupted
             if not isinstance(why, ExchangeError):

@@ -6,6 +6,7 @@ This file must not know the loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from loopway.dialects.glimpse import Ends, Glimpse, glimpse
 from loopway.dialects.request import Request
@@ -65,12 +66,13 @@ async def _pass_chunks(exchange: Exchange, response: UpstreamResponse, headers: 
                 exchange.first_content()
             await sink.write(chunk)
     except (UpstreamError, asyncio.CancelledError) as wrong:
-        if not events:
-            _cut(exchange)
-        elif isinstance(wrong, UpstreamError):
-            await _end_event(exchange, ends.last)
-        elif not isinstance(sink.interrupted, ClientGone):
-            await _end_event(exchange, b"it may have been on its way")
+        with contextlib.suppress(ClientGone):  # who does not take this does not take the error either; that one counts
+            if not events:
+                _cut(exchange)
+            elif isinstance(wrong, UpstreamError):
+                await _end_event(exchange, ends.last)
+            elif not isinstance(sink.interrupted, ClientGone):
+                await _end_event(exchange, b"it may have been on its way")
         raise
     if not sink.opened:
         await sink.open(response.status, headers)

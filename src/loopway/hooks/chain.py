@@ -29,10 +29,10 @@ from loopway.engine.loop import Claim, Gate, Plan
 from loopway.engine.notes import HookRan, Listener, Phase, Subject
 from loopway.engine.plan import AgenticLoopPlan, AgenticLoopRequestPatch, Decision, PlanError, Rerun, decide
 from loopway.engine.reply import Reply
-from loopway.errors import ExchangeError, HookFailed, Rejected
+from loopway.errors import BadRequest, ExchangeError, HookFailed, Rejected
 from loopway.hooks.base import overrides
 from loopway.hooks.failure import told
-from loopway.hooks.view import View, fresh, plain, view
+from loopway.hooks.view import TooDeep, View, fresh, plain, view
 from loopway.ids import new_id
 from loopway.state import HookCache
 
@@ -185,7 +185,10 @@ class Session:
         for hook in self._chain.hooks:
             if not hook.pre_call:
                 continue
-            given = view(request.data())
+            try:
+                given = view(request.data())
+            except TooDeep as wrong:
+                raise BadRequest(f"$: {wrong}", "$") from None
             caller = View(
                 key_alias=self._caller.key_name,
                 models=list(self._caller.key_models),

@@ -47,14 +47,29 @@ class View(dict[str, Any]):
         return type(self)(self)
 
 
-def view(value: Any) -> Any:
-    """Plain data as views. Takes the data over: dicts are rebuilt, lists are changed in place."""
+DEEPEST = 200
+"""Levels of objects and lists that hooks are shown. What they do with them (copy, dump) takes some frames a level."""
+
+
+class TooDeep(ValueError):
+    """What hooks were to see has more than `DEEPEST` levels."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it is nested more than {DEEPEST} levels deep, which no hook is shown")
+
+
+def view(value: Any, levels: int = DEEPEST) -> Any:
+    """Plain data as views. Takes the data over: dicts are rebuilt, lists are changed in place. Raises `TooDeep`."""
     if isinstance(value, dict):
-        return View((name, view(item)) for name, item in value.items())
+        if not levels:
+            raise TooDeep
+        return View((name, view(item, levels - 1)) for name, item in value.items())
     if isinstance(value, list):
+        if not levels:
+            raise TooDeep
         for number, item in enumerate(value):
             if isinstance(item, (dict, list)):
-                value[number] = view(item)
+                value[number] = view(item, levels - 1)
     return value
 
 

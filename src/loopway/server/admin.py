@@ -25,6 +25,7 @@ from loopway.server.failures import answer
 from loopway.server.routes import Door, Head, new_request_id, read_head
 
 JsonRequest = Request[Any, Any, Any]
+_LONGEST_PAGE = 1000
 _CREATED = int(time.time())
 
 
@@ -151,7 +152,10 @@ def _anthropic_list(names: Sequence[str], query: Any) -> dict[str, Any]:
     if before in page:
         page = page[: page.index(before)]
     limit = query.get("limit", "")
-    most = min(max(int(limit), 1), 1000) if limit.isascii() and limit.isdigit() else max(len(page), 1)
+    most = max(len(page), 1)
+    if limit.isascii() and limit.isdigit():
+        digits = limit.lstrip("0")
+        most = min(max(int(digits or "0"), 1), _LONGEST_PAGE) if len(digits) <= 4 else _LONGEST_PAGE  # noqa: PLR2004
     more = len(page) > most
     page = page[-most:] if before and not after else page[:most]
     return {

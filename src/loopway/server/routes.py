@@ -133,24 +133,22 @@ class Door:
         if message["type"] == "http.disconnect":
             raise ClientGone
         body: bytes = message.get("body", b"")
-        if message.get("more_body"):
-            parts = [body]
-            size = len(body)
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                part = message.get("body", b"")
-                size += len(part)
-                if size > self.max_body_bytes:
-                    raise self._too_large()
-                parts.append(part)
-                if not message.get("more_body"):
-                    break
-            body = b"".join(parts)
         if len(body) > self.max_body_bytes:
             raise self._too_large()
-        return body
+        if not message.get("more_body"):
+            return body
+        parts = [body]
+        size = len(body)
+        while message.get("more_body"):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self.max_body_bytes:
+                raise self._too_large()
+            parts.append(part)
+        return b"".join(parts)
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body has more than {self.max_body_bytes} bytes (server.max_body_bytes)")

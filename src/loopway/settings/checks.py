@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_SHOWN = 10
+"""Names that are proposed: enough to see the kind."""
 _HEX = re.compile(r"[0-9A-Fa-f]{64}")
 _OWN_HEADERS = frozenset(
     ("host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade",
@@ -273,7 +275,8 @@ def _advice(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, 1)
     if close:
         return f"did you mean {close[0]!r}?"
-    some = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")  # noqa: PLR2004 - enough to see the kind
+    shown = [name if name.isprintable() else repr(name) for name in known[:_SHOWN]]
+    some = ", ".join(shown) + (", …" if len(known) > _SHOWN else "")
     return f"write one of these: {some}" if known else "there is none at all"
 
 

@@ -117,15 +117,17 @@ class MessagesSplicer:
         return self._fold.reply(delivered=self._delivered)
 
     def release(self) -> bytes:
-        """What was held under `everything` goes now, calls that `holds` names do not."""
+        """What was held under `everything` goes now; calls wait on, since the reply has not been decided on yet."""
         self._everything = False
         queue, self._queue = self._queue, []
         out: list[bytes] = []
         for frame, block in queue:
             if block is None:
                 out.append(frame.raw)
+            elif block.place < 0 and block.type == "tool_use":
+                self._hold(frame, block)
             else:
-                out.append(self._shown(frame, block) if block.place >= 0 else self._first_or_held(frame, block))
+                out.append(self._shown(frame, block) if block.place >= 0 else self._opened(frame, block))
         return b"".join(out)
 
     def drop(self) -> None:
@@ -168,14 +170,16 @@ class MessagesSplicer:
         if self._everything:
             self._queue.append((frame, block))
             return b""
-        if block.held is not None:
-            block.held.append(frame)
-            return b""
-        if block.type == "tool_use" and self._holds(block.name):
-            block.held = [frame]
-            self._held.append(block)
+        if block.held is not None or (block.type == "tool_use" and self._holds(block.name)):
+            self._hold(frame, block)
             return b""
         return self._opened(frame, block)
+
+    def _hold(self, frame: Frame, block: Block) -> None:
+        if block.held is None:
+            block.held = []
+            self._held.append(block)
+        block.held.append(frame)
 
     def _opened(self, frame: Frame, block: Block) -> bytes:
         """The start of a block that the client sees from now on."""
