@@ -89,6 +89,8 @@ class Members:
         for other in self._members:
             if len(other) == len(name) and other != name and other.lower() == name:
                 return True  # some readers do not tell capitals (Go's encoding/json)
+        if not self._room_for(name):
+            return False
         escaped = b"\\u00" in self._raw and _ESCAPED_ASCII.search(self._raw)
         if not escaped and self._raw.count(b'"%b"' % name.encode()) <= 1:
             return False
@@ -104,6 +106,16 @@ class Members:
         except (ValueError, RecursionError):
             return True
         return sum(key == name for key, _ in pairs) > 1
+
+    def _room_for(self, name: str) -> bool:
+        """Whether the bytes that no known member takes are enough for one more: its quotes, colon, value and comma.
+
+        Nearly always they are not, and the body need not be searched: that costs more than to parse it.
+        """
+        least = (
+            sum(len(known.encode("utf-8", "surrogatepass")) + len(raw) + 4 for known, raw in self._members.items()) + 1
+        )
+        return len(self._raw or b"") - least >= len(name) + 5
 
 
 def _decoded(name: str, raw: msgspec.Raw) -> Any:
