@@ -19,7 +19,7 @@ from loopway.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "observability.md").read_text()
-SOURCES = [ROOT / "src" / "loopway" / "telemetry" / name for name in ("tracing.py", "content.py")]
+SOURCES = [ROOT / "src" / "loopway" / "telemetry" / name for name in ("tracing.py", "attributes.py", "content.py")]
 NAMED = re.compile(r"(gen_ai|openai|http|url|network|server|client|user_agent|error|loopway)(\.[a-z_]+)*\.[a-z_{}]+")
 EVENTS = {"loopway.hook.{phase}", "loopway.upstream.try_failed", "loopway.first_content"}
 

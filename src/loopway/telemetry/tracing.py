@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from loopway._version import __version__
@@ -37,6 +37,7 @@ from loopway.engine.notes import (
     ToolRan,
 )
 from loopway.telemetry import content, operation, otel
+from loopway.telemetry.attributes import SERVER_ERROR, Attributes, for_sampler, of_call, of_exchange, of_reply, text_of
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -46,32 +47,9 @@ if TYPE_CHECKING:
 ITERATION = "agentic_loop.iteration"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 
-_LONGEST = 256
-"""Characters of a text that a client or an upstream has chosen."""
-_INT64 = range(-(2**63), 2**63)
-_SERVER_ERROR = 500
-_NUMBERS = {
-    "max_tokens": "gen_ai.request.max_tokens",
-    "max_completion_tokens": "gen_ai.request.max_tokens",
-    "temperature": "gen_ai.request.temperature",
-    "top_p": "gen_ai.request.top_p",
-    "top_k": "gen_ai.request.top_k",
-    "frequency_penalty": "gen_ai.request.frequency_penalty",
-    "presence_penalty": "gen_ai.request.presence_penalty",
-    "seed": "gen_ai.request.seed",
-}
-_TOKENS = {
-    "input": "gen_ai.usage.input_tokens",
-    "output": "gen_ai.usage.output_tokens",
-    "cache_read": "gen_ai.usage.cache_read.input_tokens",
-    "cache_creation": "gen_ai.usage.cache_creation.input_tokens",
-    "reasoning": "gen_ai.usage.reasoning.output_tokens",
-}
 _TOOL_ERRORS = {"error": "tool_error", "timeout": "timeout", "cancelled": "cancelled"}
 _GONE = "cancelled"
 """The `error.type` of what was under way when the client left: nobody's failure, so no span status says error."""
-
-Attributes = dict[str, Any]
 
 
 class _Trace:
@@ -236,30 +214,9 @@ class Tracing:
         self._leave(subject, held)
 
     def _finish(self, subject: Subject, server: Span, note: Ended) -> None:
-        told = _http(subject)
-        told |= {
-            "loopway.model": _text(subject.model),
-            "loopway.stream": subject.stream,
-            "loopway.loop.iterations": note.iterations,
-            "loopway.upstream_seconds": note.upstream_seconds,
-            "loopway.hook_seconds": note.hook_seconds,
-        }
-        if subject.key_name:
-            told["loopway.key"] = subject.key_name
-        if note.delivered:
-            told["http.response.status_code"] = note.delivered
-        if note.breach is not None:
-            told["loopway.loop.abort_reason"] = note.breach
-        if note.gone is not None:
-            told["loopway.client_left"] = note.gone
-        for kind, number in note.usage.items():
-            told[f"loopway.tokens.{kind}"] = _bounded(number)
-        if note.error is not None:
-            told["loopway.error"] = note.error
-            if note.status >= _SERVER_ERROR:
-                told["error.type"] = note.error
-                server.set_status(self._trace.StatusCode.ERROR, _text(note.error_text or ""))
-        otel.fill(server, told)
+        if note.error is not None and note.status >= SERVER_ERROR:
+            server.set_status(self._trace.StatusCode.ERROR, text_of(note.error_text or ""))
+        otel.fill(server, of_exchange(subject, note))
         server.end()
 
     def _leave(self, subject: Subject, held: _Trace) -> None:
@@ -293,28 +250,16 @@ class Tracing:
             f"{named} {note.model}",
             held.iteration_context,
             kinds.CLIENT,
-            self._for_sampler(subject, note, named),
+            for_sampler(note, named, self._provider_of(subject.dialect)),
             start_time=held.chat_began,
         )
-        held.chat_told = _of_call(subject, note)
+        held.chat_told = of_call(subject, note)
         if self._capture:
             held.chat_told |= content.of_request(note.content())
         self._inject(held.chat, note.headers)
         # An instrumentation of the HTTP client would make a second CLIENT span of this call.
         inside = self._trace.set_span_in_context(held.chat, held.iteration_context)
         self._attach(self._context.set_value(self._suppress, value=True, context=inside))
-
-    def _for_sampler(self, subject: Subject, note: CallBegan, named: str) -> Attributes:
-        """What the conventions want a sampler to see."""
-        told: Attributes = {
-            "gen_ai.operation.name": named,
-            "gen_ai.provider.name": self._provider_of(subject.dialect),
-            "gen_ai.request.model": note.model,
-            "server.address": note.server,
-        }
-        if note.port is not None:
-            told["server.port"] = note.port
-        return told
 
     def _call_ended(self, _subject: Subject, held: _Trace, note: CallEnded) -> None:
         if held.chat is None:
@@ -333,22 +278,7 @@ class Tracing:
             held.chat_told["gen_ai.response.time_to_first_chunk"] = note.seconds
 
     def _reply_came(self, _subject: Subject, held: _Trace, note: ReplyCame) -> None:
-        told: Attributes = {}
-        if note.response_id:
-            told["gen_ai.response.id"] = _text(note.response_id)
-        if note.response_model:
-            told["gen_ai.response.model"] = _text(note.response_model)
-        value = note.value() if note.value is not None else {}
-        finish = _finish(value) or note.finish
-        if finish:
-            told["gen_ai.response.finish_reasons"] = (_text(finish),)
-        for kind, number in note.usage.items():
-            if kind in _TOKENS:
-                told[_TOKENS[kind]] = _bounded(number)
-        if self._capture and value:
-            told.update(content.of_reply(value, finish))
-        if note.fault is not None:
-            told["error.type"] = "upstream_broken"
+        told = of_reply(note, capture=self._capture)
         self._end_chat(held, told, note.fault or "", failed=note.fault is not None)
 
     def _call_failed(self, _subject: Subject, held: _Trace, note: CallFailed) -> None:
@@ -360,7 +290,7 @@ class Tracing:
             return
         otel.fill(chat, held.chat_told | told)
         if failed:
-            chat.set_status(self._trace.StatusCode.ERROR, _text(text))
+            chat.set_status(self._trace.StatusCode.ERROR, text_of(text))
         chat.end()
         self._attach(held.iteration_context)
 
@@ -377,7 +307,7 @@ class Tracing:
         told: Attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": note.tool,
-            "gen_ai.tool.call.id": _text(note.call_id),
+            "gen_ai.tool.call.id": text_of(note.call_id),
             "gen_ai.tool.type": "extension",
             "loopway.hook": note.tool_of,
         }
@@ -392,7 +322,7 @@ class Tracing:
             return
         span = spans.pop()
         for name, value in note.told.items():
-            span.set_attribute(name, _text(value) if isinstance(value, str) else value)
+            span.set_attribute(name, text_of(value) if isinstance(value, str) else value)
         if note.result != "ok":
             span.set_attribute("error.type", _TOOL_ERRORS.get(note.result, "other"))
             if note.result != "cancelled":
@@ -428,7 +358,7 @@ class Tracing:
             span.set_attribute("error.type", note.error)
             if held.failed_hook is not None and note.error == "hook_failed":
                 span.set_attribute("loopway.hook", held.failed_hook)
-            span.set_status(self._trace.StatusCode.ERROR, _text(note.error_text or ""))
+            span.set_status(self._trace.StatusCode.ERROR, text_of(note.error_text or ""))
         span.end()
 
     def _first_content(self, _subject: Subject, held: _Trace, _note: FirstContent) -> None:
@@ -443,69 +373,3 @@ class Tracing:
         headers.pop("tracestate", None)
         if context.trace_state:
             headers["tracestate"] = context.trace_state.to_header()
-
-
-def _of_call(subject: Subject, note: CallBegan) -> Attributes:
-    told = _parameters(note.parameters())
-    told["loopway.upstream"] = note.upstream
-    if subject.stream:
-        told["gen_ai.request.stream"] = True
-    if subject.dialect == "chat_completions":
-        told["openai.api.type"] = "chat_completions"
-    return told
-
-
-def _http(subject: Subject) -> Attributes:
-    seen = subject.http()
-    told: Attributes = {"loopway.request_id": subject.request_id, "loopway.dialect": subject.dialect}
-    for name, attribute in _HTTP.items():
-        if value := seen.get(name):
-            told[attribute] = value if isinstance(value, int) else _text(value)
-    return told
-
-
-_HTTP = {
-    "scheme": "url.scheme",
-    "version": "network.protocol.version",
-    "host": "server.address",
-    "port": "server.port",
-    "client": "client.address",
-    "user_agent": "user_agent.original",
-}
-
-
-def _finish(value: Mapping[str, Any]) -> str:
-    """How a reply ended, in its dialect's own word."""
-    choices = value.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else value
-    finish = (first.get("stop_reason") or first.get("finish_reason")) if isinstance(first, dict) else None
-    return finish if isinstance(finish, str) else ""
-
-
-def _parameters(sent: Mapping[str, Any]) -> Attributes:
-    """The sampling parameters; what a client sent in another type than they have is left out."""
-    told: Attributes = {}
-    for name, value in sent.items():
-        if name in _NUMBERS:
-            if isinstance(value, float) or (type(value) is int and value in _INT64):
-                told[_NUMBERS[name]] = value
-        elif name in ("stop", "stop_sequences"):
-            stops = [value] if isinstance(value, str) else value
-            if isinstance(stops, list) and all(isinstance(one, str) for one in stops):
-                told["gen_ai.request.stop_sequences"] = tuple(_text(one) for one in stops)
-        elif name == "n" and type(value) is int and value != 1 and value in _INT64:
-            told["gen_ai.request.choice.count"] = value
-        elif name == "service_tier" and isinstance(value, str):
-            told["openai.request.service_tier"] = _text(value)
-    return told
-
-
-def _text(value: str) -> str:
-    """A text that somebody else has chosen: short, and such that every exporter can encode it."""
-    value = value[:_LONGEST]
-    return value if value.isascii() else value.encode("utf-8", "replace").decode()
-
-
-def _bounded(number: int) -> int:
-    """A count that an upstream has made up: OTLP has 64 bits for it."""
-    return min(number, _INT64[-1])
