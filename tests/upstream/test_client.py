@@ -445,6 +445,28 @@ async def test_garbage_among_the_chunks(wire: Wire, upstream: Made) -> None:
             await anext(pieces)
 
 
+async def test_bytes_on_an_idle_connection_are_nobodys_answer(wire: Wire, upstream: Made) -> None:
+    """A second answer that comes long after the first is not the next call's, and neither is its connection used."""
+    go = asyncio.Event()
+
+    async def twice(_: Call, link: Link) -> bool:
+        await link.send(wire.reply(b"first"))
+        await go.wait()
+        await link.send(wire.reply(b"somebody else's"))
+        return True
+
+    wire.script(twice, wire.reply(b"second"))
+    one = upstream()
+    assert await ask(one) == b"first"
+    (waiting,) = one._transport.client.connector._conns.values()  # type: ignore[attr-defined]
+    go.set()
+    async with asyncio.timeout(5):
+        while not waiting[0][0].should_close:  # noqa: ASYNC110 - nothing is set when bytes are read
+            await asyncio.sleep(0)
+    assert await ask(one) == b"second"
+    assert [call.connection for call in wire.calls] == [1, 2]
+
+
 async def test_no_connection(upstream: Made, unused_tcp_port: int) -> None:
     """A port where nobody listens is unreachable."""
     with pytest.raises(Unreachable, match="cannot be reached"):

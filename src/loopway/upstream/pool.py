@@ -23,7 +23,9 @@ from loopway.upstream.transport import Transport
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
 
 LARGEST_HEAD = 64 * 1024
 """Bytes that the header of an answer may have."""
@@ -170,6 +172,20 @@ class _Answer(aiohttp.ClientResponse):
         return self
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Connections on which nothing came while nothing was asked.
+
+    aiohttp keeps such bytes for whoever asks next, which would be given somebody else's answer.
+    """
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        while (found := await super()._get(key, traces)) is not None:
+            if found.protocol is not None and not found.protocol.should_close:
+                return found
+            found.close()
+        return None
+
+
 def open_pool(target: Target) -> httpx.AsyncBaseTransport:
     """The connections to one upstream, opened when the first call needs one.
 
@@ -181,7 +197,7 @@ def open_pool(target: Target) -> httpx.AsyncBaseTransport:
     trusted = authorities(target)
 
     def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=0, ssl=trusted, keepalive_timeout=IDLE_SECONDS, socket_factory=_socket)
+        connector = _Connector(limit=0, ssl=trusted, keepalive_timeout=IDLE_SECONDS, socket_factory=_socket)
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
