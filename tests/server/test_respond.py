@@ -288,6 +288,25 @@ async def test_a_complete_answer_cannot_be_interrupted() -> None:
     assert await run(work, client) is None
 
 
+async def test_a_whole_answer_that_waits_for_its_client_can_be_interrupted() -> None:
+    """Behind an answer that a pipelining client does not read, the next one waits; its exchange ends in time."""
+    client = Client()
+    client.reads.clear()
+
+    async def work(sink: Responder) -> None:
+        sink.limit(30)
+        asyncio.get_running_loop().call_soon(look, sink, 30)
+        with pytest.raises(asyncio.CancelledError):
+            await sink.whole(200, [], b"{}")
+        assert isinstance(sink.interrupted, OutOfTime)
+        client.reads.set()
+        await sink.write(b"event: error\n\n")
+        await sink.close()  # behind a head that never went, nothing may
+
+    assert await run(work, client) is None
+    assert client.sent == []
+
+
 @pytest.mark.parametrize("stalled_in", ["write", "close"])
 async def test_the_last_words_to_a_client_that_does_not_read_are_bounded(
     monkeypatch: pytest.MonkeyPatch, stalled_in: str

@@ -43,6 +43,7 @@ class Responder:
         self._opened = False
         self._ending = False  # nothing more may be written
         self._closed = False  # and the end has gone
+        self._in_one = False  # the answer is, or was to be, a whole one
         self._interrupted: ExchangeError | ClientGone | None = None
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
@@ -70,11 +71,12 @@ class Responder:
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer in one piece."""
-        self._opened = self._ending = self._closed = True
+        self._opened = self._ending = self._in_one = True
         await self._out(
             self._start(status, [*headers, (b"content-length", b"%d" % len(body))]),
             {"type": "http.response.body", "body": body},
         )
+        self._closed = True
 
     async def open(self, status: int, headers: Headers) -> None:
         """The head of an answer whose bytes follow; nothing if it is out already."""
@@ -87,7 +89,7 @@ class Responder:
 
     async def close(self) -> None:
         """The answer is complete."""
-        if not self._closed:
+        if not (self._closed or self._in_one):
             self._ending = True
             await self._out({"type": "http.response.body", "body": b""})
             self._closed = True
