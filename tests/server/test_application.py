@@ -7,6 +7,7 @@ import json
 import httpx
 import pytest
 
+from loopway.server.routes import read_head
 from loopway.testing import Reply, text
 from served import running
 
@@ -48,3 +49,9 @@ async def test_two_requests_never_have_one_id() -> None:
         ids = {one.headers["x-request-id"] for one in answers}
         assert len(ids) == 50
         assert {json.loads(one.content)["request_id"] for one in answers} == ids
+
+
+def test_a_trace_state_in_two_lines_travels_whole() -> None:
+    """Its lines are one list (RFC 9110, section 5.3), in their order."""
+    lines = [(b"traceparent", b"00-1"), (b"tracestate", b"a=1"), (b"host", b"x"), (b"tracestate", b"b=2")]
+    assert read_head(lines).trace == {"traceparent": "00-1", "tracestate": "a=1,b=2"}

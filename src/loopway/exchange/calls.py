@@ -38,6 +38,7 @@ class Calls:
 
     Attributes:
         seconds: Time spent waiting for upstreams.
+        made: How many calls there were.
         route: Where the last call went.
     """
 
@@ -58,6 +59,7 @@ class Calls:
         self._open: _Open | None = None
         self._request: Request
         self._depth = 0
+        self.made = 0
 
     @property
     def model(self) -> str:
@@ -76,7 +78,7 @@ class Calls:
             Refused: The upstream answered with an error status.
             UpstreamError: It did not answer.
         """
-        self._request, self._depth = request, depth
+        self._request, self._depth, self.made = request, depth, depth + 1
         routes = self._router.routes(request.model, self._incoming.dialect.name)
         began = self._clock()
         try:

@@ -75,7 +75,6 @@ class Exchange:
         self.interim: list[Reply] = []
         self.last: Reply | None = None
         self.back: list[tuple[bytes, bytes]] = []
-        self._iterations = 0
         self._breach: Breach | None = None
         self._error: ExchangeError | None = None
         self._status = 200
@@ -115,8 +114,8 @@ class Exchange:
 
     @property
     def iterations(self) -> int:
-        """Model calls whose reply was decided on, or is being decided on."""
-        return self._iterations
+        """Model calls so far, the failed ones among them; a call's retries and fallbacks are no further ones."""
+        return self.calls.made
 
     def keep(self, name: str) -> bool:
         """Whether a call to this tool may reach the client."""
@@ -132,7 +131,6 @@ class Exchange:
         """A reply is whole, or as whole as it will be."""
         self.last = reply
         self.usage = added(self.usage, reply.usage)
-        self._iterations = depth + 1
         self.calls.answered()
         self.tell(
             ReplyCame(
@@ -151,7 +149,6 @@ class Exchange:
 
     def passed_on(self, told: Glimpse, seconds: float) -> None:
         """A reply that nobody parsed was passed on; `told` is what was seen of it."""
-        self._iterations = 1
         self.usage = told.usage
         self.calls.answered()
         self.tell(
@@ -193,7 +190,7 @@ class Exchange:
         self.tell(
             Ended(
                 status=_CLIENT_LEFT if left else self._status,
-                iterations=self._iterations,
+                iterations=self.iterations,
                 seconds=self.clock() - self.subject.began,
                 upstream_seconds=self.calls.seconds,
                 hook_seconds=self._hook_seconds(),

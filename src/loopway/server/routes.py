@@ -74,7 +74,8 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
         elif name == b"transfer-encoding":
             chunked = True
         elif name in _TRACE:
-            trace[name.decode()] = value.decode("latin-1")
+            key, text = name.decode(), value.decode("latin-1")
+            trace[key] = f"{trace[key]},{text}" if key in trace else text  # RFC 9110, section 5.3
         elif name == b"x-request-id":
             request_id = value.decode() if _SANE_ID.fullmatch(value) else ""
         elif name == b"x-max-agentic-loops":

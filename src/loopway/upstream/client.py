@@ -208,11 +208,12 @@ class Upstream:
             except TRANSPORT_ERRORS as error:
                 raise translate(self.name, error, "head") from error
             response = UpstreamResponse(self.name, answer)
+            status = response.status
             wrong = _wrong(response)
             if wrong is not None:
                 await response.aclose()
                 raise Broken(self.name, f"the upstream {self.name!r} {wrong}")
-            status, error_kind = response.status, None
+            error_kind = None
         except asyncio.CancelledError:
             error_kind = "cancelled"
             raise
