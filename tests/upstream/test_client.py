@@ -809,6 +809,44 @@ async def test_what_stands_between_sees_requests_and_answers_of_httpx(wire: Wire
     assert wire.calls[1].body == b"of httpx"
 
 
+async def test_what_stands_between_may_change_the_answer(wire: Wire, upstream: Made) -> None:
+    """Its headers and its stream count, not those that came; and what it adds to a request is in that one only."""
+    target = Target(name="far", base_url=wire.url)
+    pool = open_pool(target)
+    extensions: list[dict[str, Any]] = []
+
+    class Loud(httpx.AsyncByteStream):
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for piece in self.inner:
+                yield piece.upper()
+
+        async def aclose(self) -> None:
+            await self.inner.aclose()
+
+    class Changes(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            extensions.append(dict(request.extensions))
+            request.extensions["mine"] = True
+            answer = await pool.handle_async_request(request)
+            answer.headers["x-between"] = "yes"
+            answer.stream = Loud(answer.stream)
+            return answer
+
+        async def aclose(self) -> None:
+            await pool.aclose()
+
+    one = Upstream(target, transport=Changes())
+    upstream.upstreams.append(one)
+    for _ in range(2):
+        response = await send(one)
+        assert response.header(b"x-between") == b"yes"
+        assert await response.read(100) == b'{"OK":TRUE}'
+    assert not any("mine" in seen for seen in extensions)
+
+
 async def test_what_is_added_to_one_call_is_not_in_the_next(wire: Wire, upstream: Made) -> None:
     """Heads are kept for the next call with the same headers: without its trace, and without other clients' keys."""
     one = upstream(api_key=None, forward_client_auth=True)

@@ -13,7 +13,7 @@ import httpx
 from loopway.errors import Broken
 from loopway.upstream.errors_table import TRANSPORT_ERRORS, translate
 from loopway.upstream.inflate import InflateError, Inflater
-from loopway.upstream.transport import Received
+from loopway.upstream.transport import Body, Received
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -37,11 +37,10 @@ class UpstreamResponse:
         if not isinstance(stream, httpx.AsyncByteStream):
             raise TypeError("the transport gave a response without an asynchronous stream")
         self._stream = stream
-        self._next: Callable[[], Awaitable[bytes]]
-        if isinstance(response, Received):
-            raw, self._next = response.raw, response.read_some
-        else:
-            raw, self._next = response.headers.raw, _Iterated(stream).read_some
+        # Who stands between may have put a stream or headers of its own into the answer.
+        readable = stream if isinstance(stream, Body) else _Iterated(stream)
+        self._next: Callable[[], Awaitable[bytes]] = readable.read_some
+        raw = response.lines if isinstance(response, Received) else response.headers.raw
         self.headers: list[tuple[bytes, bytes]] = []
         self.head_size = 0
         self.length: int | None = None

@@ -46,7 +46,7 @@ class Sent(httpx.Request):
         self.address = address
         self.url = address.httpx
         self.headers = headers  # type: ignore[assignment]
-        self.extensions = extensions
+        self.extensions = dict(extensions)
         self.stream = httpx.ByteStream(content)
         self._content = content
 
@@ -54,16 +54,13 @@ class Sent(httpx.Request):
 class Received(httpx.Response):
     """An answer whose head is here.
 
-    Attributes:
-        raw: Its header lines, as they came.
-        read_some: Gives the next piece of its body, as much as there is; nothing at its end.
+    Its `headers` are made when somebody reads them.
     """
 
     def __init__(self, request: httpx.Request, answer: aiohttp.ClientResponse) -> None:
         self.status_code = answer.status
-        self.raw: Sequence[tuple[bytes, bytes]] = answer.raw_headers
-        self.read_some: Callable[[], Awaitable[bytes]] = answer.content.readany
-        self.stream = _Body(answer)
+        self._raw = answer.raw_headers
+        self.stream = Body(answer)
         self.extensions = {
             "http_version": b"HTTP/1.1",
             "reason_phrase": (answer.reason or "").encode("ascii", "ignore"),
@@ -77,26 +74,34 @@ class Received(httpx.Response):
     def __getattr__(self, name: str) -> Any:
         if name != "headers":
             raise AttributeError(name)
-        self.headers = httpx.Headers(self.raw)  # they are few who read them so
+        self.headers = httpx.Headers(self._raw)
         return self.headers
 
+    @property
+    def lines(self) -> Sequence[tuple[bytes, bytes]]:
+        """The header lines, with what who stands between has changed."""
+        return self.headers.raw if "headers" in self.__dict__ else self._raw
 
-class _Body(httpx.AsyncByteStream):
+
+class Body(httpx.AsyncByteStream):
     """The body as it comes; no generator, so that nothing is left to finalise when it is dropped."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self._answer = answer
+        self.read_some: Callable[[], Awaitable[bytes]] = answer.content.readany
+        """Gives the next piece, as much as there is; nothing at the end."""
 
-    def __aiter__(self) -> _Body:
+    def __aiter__(self) -> Body:
         return self
 
     async def __anext__(self) -> bytes:
-        piece: bytes = await self._answer.content.readany()
+        piece = await self.read_some()
         if not piece:
             raise StopAsyncIteration
         return piece
 
     async def aclose(self) -> None:
+        """Give the connection up."""
         if not self._answer.closed:  # it is, once it has been read to its end
             self._answer.release()
             await self._answer.wait_for_close()
